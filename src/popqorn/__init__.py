@@ -1,0 +1,30 @@
+"""POPQORN: certified robustness of recurrent networks.
+
+>>> import popqorn
+>>> model = popqorn.SequenceClassifier(rnn, head)  # your nn.RNN / nn.LSTM / nn.GRU and nn.Linear
+>>> popqorn.certify(model, inputs, norm=2).radius
+"""
+
+from popqorn._version import __version__
+from popqorn.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
+from popqorn.api import LogitBounds, Verification, bounds, certify, sensitivity, verify
+from popqorn.certificate import Certificate, Status
+from popqorn.models.classifier import SequenceClassifier, register_activation
+
+__all__ = [
+    "Activation",
+    "Certificate",
+    "LogitBounds",
+    "PiecewiseLinear",
+    "SequenceClassifier",
+    "Sigmoidal",
+    "Smooth",
+    "Status",
+    "Verification",
+    "__version__",
+    "bounds",
+    "certify",
+    "register_activation",
+    "sensitivity",
+    "verify",
+]

@@ -1,0 +1,140 @@
+"""Unary functions of a network, each with the one fact about its shape from which sound lines follow.
+
+A new activation is one record. Three shapes cover what occurs in practice:
+
+- `Sigmoidal`: nondecreasing, convex up to a knot and concave after it (tanh; a convex function has its knot at +inf);
+- `PiecewiseLinear`: linear between given kinks (ReLU, hardtanh);
+- `Smooth`: anything whose second derivative can be bounded on an interval (SiLU, GELU, your own).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Sigmoidal:
+    """Nondecreasing; convex on `(-inf, knot]`, concave on `[knot, inf)`. `derivative` may be any subgradient at a kink."""
+
+    derivative: Function
+    knot: float
+
+
+@dataclass(frozen=True)
+class PiecewiseLinear:
+    """Continuous, and linear between neighbouring `kinks`."""
+
+    kinks: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """`curvature(lower, upper)` is at least `|f''|` everywhere on `[lower, upper]`, elementwise."""
+
+    curvature: Callable[[Tensor, Tensor], Tensor]
+
+
+Shape = Sigmoidal | PiecewiseLinear | Smooth
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A unary function, what is known of its shape, and `slack`: how far `function` as computed may lie from that shape.
+
+    >>> square = Activation("square", torch.square, Smooth(lambda lower, upper: torch.full_like(lower, 2.0)))
+    """
+
+    name: str
+    function: Function
+    shape: Shape
+    slack: float = 0.0
+
+
+def _sech_squared(x: Tensor) -> Tensor:
+    return 1 - torch.tanh(x).square()
+
+
+def _logistic_slope(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * torch.sigmoid(-x)
+
+
+def _distance_to_zero(lower: Tensor, upper: Tensor) -> Tensor:
+    """The least `|x|` on `[lower, upper]`."""
+    return torch.maximum(lower, -upper).clamp(min=0)
+
+
+def _silu_curvature(lower: Tensor, upper: Tensor) -> Tensor:
+    # f'' = s(1-s)(2 + x(1-2s)): at most 1/2 (at 0), and at most (2+|x|)exp(-|x|), which falls with |x|.
+    x = _distance_to_zero(lower, upper)
+    return ((2 + x) * torch.exp(-x)).clamp(max=0.5)
+
+
+def _gelu_curvature(lower: Tensor, upper: Tensor) -> Tensor:
+    # f'' = phi(x)(2 - x^2), at most phi(x)(2 + x^2), whose derivative -x^3 phi(x) is negative for x > 0.
+    x = _distance_to_zero(lower, upper)
+    return (2 + x.square()) * torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi)
+
+
+def _tanh_gelu_curvature(lower: Tensor, upper: Tensor) -> Tensor:
+    # f = x(1 + tanh p)/2 with p = k(x + c x^3): |f''| <= sech(p)^2 (p' + x p''/2 + x p'^2) and sech(p)^2 <= 4 exp(-2p).
+    # That bound falls for x >= 3 (5/x < 2p'); below 3, |f''| < 1 (its maximum is f''(0) = 0.798).
+    k, c = math.sqrt(2 / math.pi), 0.044715
+    x = _distance_to_zero(lower, upper)
+    first, second = k * (1 + 3 * c * x.square()), 6 * k * c * x
+    tail = 4 * torch.exp(-2 * k * (x + c * x**3)) * (first + x * second / 2 + x * first.square())
+    return torch.where(x < 3, torch.ones_like(x), tail)
+
+
+TANH = Activation("tanh", torch.tanh, Sigmoidal(_sech_squared, 0.0))
+SIGMOID = Activation("sigmoid", torch.sigmoid, Sigmoidal(_logistic_slope, 0.0))
+ARCTAN = Activation("arctan", torch.atan, Sigmoidal(lambda x: 1 / (1 + x.square()), 0.0))
+SOFTSIGN = Activation("softsign", torch.nn.functional.softsign, Sigmoidal(lambda x: (1 + x.abs()).pow(-2), 0.0))
+RELU = Activation("relu", torch.relu, PiecewiseLinear((0.0,)))
+IDENTITY = Activation("identity", lambda x: x, PiecewiseLinear(()))
+SILU = Activation("silu", torch.nn.functional.silu, Smooth(_silu_curvature))
+GELU = Activation("gelu", torch.nn.functional.gelu, Smooth(_gelu_curvature))
+TANH_GELU = Activation(
+    "gelu(tanh)", lambda x: torch.nn.functional.gelu(x, approximate="tanh"), Smooth(_tanh_gelu_curvature)
+)
+
+
+def leaky_relu(negative_slope: float) -> Activation:
+    """`x` for `x > 0`, else `negative_slope * x`."""
+    return Activation(
+        f"leaky_relu({negative_slope:g})",
+        lambda x: torch.nn.functional.leaky_relu(x, negative_slope),
+        PiecewiseLinear((0.0,)),
+    )
+
+
+def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
+    """`x` clipped to `[low, high]`."""
+    return Activation(f"hardtanh({low:g},{high:g})", lambda x: x.clamp(low, high), PiecewiseLinear((low, high)))
+
+
+def elu(alpha: float) -> Activation:
+    """`x` for `x > 0`, else `alpha * (exp(x) - 1)`; convex as a whole if `alpha <= 1`, else only up to 0."""
+    if alpha < 0:
+        raise ValueError(f"alpha of ELU is {alpha:g}; only alpha >= 0 is nondecreasing, which the bounds rely on")
+    return Activation(
+        f"elu({alpha:g})",
+        lambda x: torch.nn.functional.elu(x, alpha),
+        Sigmoidal(lambda x: torch.where(x > 0, 1.0, alpha * torch.exp(x.clamp(max=0))), math.inf if alpha <= 1 else 0.0),
+    )
+
+
+def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
+    """`log(1 + exp(beta x)) / beta`. torch returns `x` itself above `threshold / beta`: a small jump, covered by `slack`."""
+    if beta <= 0:
+        raise ValueError(f"beta of Softplus is {beta:g}; it must be positive")
+    return Activation(
+        f"softplus({beta:g})",
+        lambda x: torch.nn.functional.softplus(x, beta, threshold),
+        Sigmoidal(lambda x: torch.sigmoid(beta * x), math.inf),
+        slack=math.log1p(math.exp(-threshold)) / beta,
+    )

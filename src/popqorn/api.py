@@ -1,0 +1,298 @@
+"""The public functions: certify, sensitivity, bounds, verify."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from popqorn import checks
+from popqorn._typing import Bool, Float
+from popqorn._version import __version__
+from popqorn.bounds.first_order import first_order
+from popqorn.bounds.relaxed import RelaxedTape, relax
+from popqorn.certificate import Certificate, Status
+from popqorn.models.classifier import tape_of
+from popqorn.program import Tape
+from popqorn.region import Region
+from popqorn.relax.methods import Method
+from popqorn.search import SearchResult, largest_eps
+from popqorn.spec import Margins, targeted, untargeted
+
+BLOCK_BYTES = 2**28
+
+
+class LogitBounds(NamedTuple):
+    """`lower <= logit <= upper` for every input of the region (the paper's gamma)."""
+
+    lower: Float[Tensor, "batch classes"]
+    upper: Float[Tensor, "batch classes"]
+
+
+class Verification(NamedTuple):
+    """`margins[b, j]`, a proven lower bound of `logit[label] - logit[j]` (inf where none was asked for), and whether all are positive."""
+
+    margins: Float[Tensor, "batch classes"]
+    certified: Bool[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """One entry per sample (or sample and target, or sample and frame): what `relax` and the search need, as tensors."""
+
+    tape: Tape
+    inputs: Tensor
+    share: Tensor
+    norm: float
+    method: Method
+    chunk_rows: int | None
+
+    def select(self, index: Tensor) -> "_Problem":
+        share = self.share if self.share.shape[0] == 1 else self.share[index]
+        return replace(self, inputs=self.inputs[index], share=share)
+
+    def region(self, eps: Tensor) -> Region:
+        return Region(self.inputs, eps, self.share, self.norm)
+
+    def relaxed(self, eps: Tensor) -> RelaxedTape:
+        return relax(self.tape, self.region(eps), self.method, self.chunk_rows)
+
+    def blocks(self, rows: int) -> Iterator[Tensor]:
+        """Entries in blocks whose backward walks fit the memory meant for them."""
+        widest = max(node.size for node in self.tape.nodes)
+        per_entry = 2 * widest
+        allowed = self.chunk_rows or BLOCK_BYTES // (self.inputs.element_size() * 8 * widest)
+        size = max(1, allowed // max(per_entry, rows))
+        yield from torch.arange(len(self.inputs), device=self.inputs.device).split(size)
+
+
+def certify(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    labels: Any = None,
+    targets: Any = None,
+    norm: float = math.inf,
+    frames: Any = None,
+    scale: Any = None,
+    method: str = "planes",
+    tolerance: float = 1e-3,
+    per_target: bool = False,
+    chunk_rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Certificate:
+    """The largest perturbation of `inputs` that provably leaves the decisions of `model` unchanged.
+
+    Every frame `x_k` may move to any `x` with `||x - x_k||_norm <= radius`.
+
+    - `inputs`: `[batch, frames, features]`.
+    - `labels`: one class per sample; by default the model's own decisions.
+    - `targets`: one class per sample that must not overtake the label; None for all other classes.
+    - `norm`: any number >= 1, or inf.
+    - `frames`: which frames may move: indices, or a boolean mask `[frames]` or `[batch, frames]`; None for all.
+    - `scale`: each frame's (`[frames]`) or feature's (`[frames, features]`) own share of the radius.
+    - `method`: `"planes"` (the tightest), the paper's `"lines"` and `"constants"`, or `"interval"`.
+    - `tolerance`: relative width to which the radius is searched.
+    - `per_target`: also find the radius against every class alone (`Certificate.target_radius`).
+    - `chunk_rows`: how many rows (over the batch) a backward walk may hold at once; None to have it chosen.
+
+    >>> certificate = certify(model, digits, norm=2)
+    >>> certificate.radius, certificate.status
+    """
+    started = time.perf_counter()
+    problem = _problem(model, inputs, norm, frames, scale, method, chunk_rows, dtype)
+    tolerance = checks.check_tolerance(tolerance)
+    margins, correct = _margins(problem, labels, targets)
+    result = _search(problem, margins, correct, tolerance)
+    target_radius = _target_radius(problem, margins, correct, tolerance) if per_target else None
+    return Certificate(
+        radius=result.eps,
+        status=_status(result, correct),
+        margins=_by_class(result.margins, margins),
+        evaluations=result.evaluations,
+        labels=margins.labels,
+        targets=None if targets is None else margins.targets[:, 0],
+        target_radius=target_radius,
+        seconds=time.perf_counter() - started,
+        settings=_settings(problem, tolerance, targets, frames, scale),
+    )
+
+
+def sensitivity(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    labels: Any = None,
+    targets: Any = None,
+    norm: float = 2,
+    scale: Any = None,
+    method: str = "planes",
+    tolerance: float = 1e-3,
+    chunk_rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Float[Tensor, "batch frames"]:
+    """The certified radius of every frame when it alone may move: small values mark the frames that decide.
+
+    Arguments are those of `certify`. Misclassified samples have radius 0 throughout.
+    """
+    problem = _problem(model, inputs, norm, None, scale, method, chunk_rows, dtype)
+    tolerance = checks.check_tolerance(tolerance)
+    margins, correct = _margins(problem, labels, targets)
+    batch, frames, _ = problem.inputs.shape
+    sample = torch.arange(batch, device=problem.inputs.device).repeat_interleave(frames)
+    alone = torch.eye(frames, dtype=problem.share.dtype, device=problem.share.device).repeat(batch, 1).unsqueeze(-1)
+    per_frame = problem.select(sample)
+    per_frame = replace(per_frame, share=per_frame.share * alone)
+    result = _search(per_frame, margins.select(sample), correct[sample], tolerance)
+    return result.eps.unflatten(0, (batch, frames))
+
+
+def bounds(
+    model: nn.Module,
+    inputs: Any,
+    eps: Any,
+    *,
+    norm: float = math.inf,
+    frames: Any = None,
+    scale: Any = None,
+    method: str = "planes",
+    chunk_rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> LogitBounds:
+    """A lower and an upper bound of every logit while each frame moves by at most `eps` (a number, or one per sample)."""
+    problem = _problem(model, inputs, norm, frames, scale, method, chunk_rows, dtype)
+    eps = checks.check_eps(eps, len(problem.inputs), problem.inputs)
+    identity = torch.eye(problem.tape.outputs, dtype=dtype, device=problem.inputs.device)
+    rows = torch.cat([identity, -identity]).unsqueeze(0)
+    found = _in_blocks(problem, rows.shape[1], lambda part, index: part.relaxed(eps[index]).least(rows))
+    lower, upper = found.chunk(2, dim=1)
+    return LogitBounds(lower, -upper)
+
+
+def verify(
+    model: nn.Module,
+    inputs: Any,
+    eps: Any,
+    *,
+    labels: Any = None,
+    targets: Any = None,
+    norm: float = math.inf,
+    frames: Any = None,
+    scale: Any = None,
+    method: str = "planes",
+    chunk_rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Verification:
+    """The margins proven while each frame moves by at most `eps` (a number, or one per sample), and whether they certify."""
+    problem = _problem(model, inputs, norm, frames, scale, method, chunk_rows, dtype)
+    eps = checks.check_eps(eps, len(problem.inputs), problem.inputs)
+    margins, correct = _margins(problem, labels, targets)
+    rows = margins.rows(dtype)
+    found = _in_blocks(problem, rows.shape[1], lambda part, index: part.relaxed(eps[index]).least(rows[index]))
+    return Verification(_by_class(found, margins), correct & (found > 0).all(-1))
+
+
+# ---- from arguments to tensors, and back -------------------------------------------------------------------------------------
+
+
+def _problem(
+    model: object, inputs: Any, norm: Any, frames: Any, scale: Any, method: Any, chunk_rows: Any, dtype: Any
+) -> _Problem:
+    classifier = checks.check_model(model)
+    dtype = checks.check_dtype(dtype)
+    inputs = checks.check_inputs(inputs, classifier.rnn.input_size, dtype)
+    return _Problem(
+        tape=tape_of(classifier, inputs.shape[1], dtype=dtype, device=inputs.device),
+        inputs=inputs,
+        share=checks.check_share(frames, scale, inputs),
+        norm=checks.check_norm(norm),
+        method=checks.check_method(method),
+        chunk_rows=checks.check_chunk_rows(chunk_rows),
+    )
+
+
+def _margins(problem: _Problem, labels: Any, targets: Any) -> tuple[Margins, Bool[Tensor, " batch"]]:
+    """What has to be proven, and which samples the model decides as labelled."""
+    classes = problem.tape.outputs
+    if classes < 2:
+        raise ValueError(f"model: its head has {classes} output; a decision needs at least two classes")
+    decisions = problem.tape(problem.inputs).argmax(-1)
+    if labels is None:
+        labels = decisions
+    else:
+        labels = checks.check_classes("labels", labels, len(decisions), classes, decisions.device)
+    if targets is None:
+        return untargeted(labels, classes), labels == decisions
+    return targeted(labels, checks.check_targets(targets, labels, classes), classes), labels == decisions
+
+
+def _in_blocks(problem: _Problem, rows: int, bound: Callable[[_Problem, Tensor], Tensor]) -> Tensor:
+    return torch.cat([bound(problem.select(index), index) for index in problem.blocks(rows)])
+
+
+def _search(problem: _Problem, margins: Margins, correct: Tensor, tolerance: float) -> SearchResult:
+    rows = margins.rows(problem.inputs.dtype)
+    parts = []
+    for index in problem.blocks(rows.shape[1]):
+        part, part_rows = problem.select(index), rows[index]
+        values, rates = first_order(part.tape, part.region(part.inputs.new_zeros(len(index))), part_rows)
+        values = torch.where(correct[index].unsqueeze(1), values, -values.abs())
+        parts.append(
+            largest_eps(
+                lambda entries, eps, part=part, rows=part_rows: part.select(entries).relaxed(eps).least(rows[entries]),  # type: ignore[misc]
+                values,
+                rates,
+                tolerance,
+            )
+        )
+    return SearchResult(
+        torch.cat([part.eps for part in parts]),
+        torch.cat([part.failed for part in parts]),
+        torch.cat([part.margins for part in parts]),
+        torch.cat([part.evaluations for part in parts]),
+    )
+
+
+def _target_radius(problem: _Problem, margins: Margins, correct: Tensor, tolerance: float) -> Tensor:
+    """One search per sample and target."""
+    batch, count = margins.targets.shape
+    sample = torch.arange(batch, device=margins.labels.device).repeat_interleave(count)
+    each = Margins(margins.labels[sample], margins.targets.reshape(-1, 1), margins.classes)
+    result = _search(problem.select(sample), each, correct[sample], tolerance)
+    return _by_class(result.eps.unflatten(0, (batch, count)), margins)
+
+
+def _by_class(values: Tensor, margins: Margins) -> Tensor:
+    """Per-row values `[batch, rows]` at their classes `[batch, classes]`; inf where there is no row."""
+    table = values.new_full((len(values), margins.classes), math.inf)
+    return table.scatter(1, margins.targets, values)
+
+
+def _status(result: SearchResult, correct: Tensor) -> tuple[Status, ...]:
+    def of(right: bool, radius: float, failed: float) -> Status:
+        if not right:
+            return Status.MISCLASSIFIED
+        if radius == 0:
+            return Status.NOT_CERTIFIED
+        return Status.UNBOUNDED if math.isinf(failed) else Status.CERTIFIED
+
+    return tuple(map(of, correct.tolist(), result.eps.tolist(), result.failed.tolist()))
+
+
+def _settings(problem: _Problem, tolerance: float, targets: Any, frames: Any, scale: Any) -> dict[str, Any]:
+    return {
+        "popqorn": __version__,
+        "torch": torch.__version__,
+        "norm": checks.describe(problem.norm),
+        "method": problem.method.name,
+        "tolerance": tolerance,
+        "targeted": targets is not None,
+        "frames": "all" if frames is None else "chosen",
+        "scale": "one" if scale is None else "given",
+        "dtype": str(problem.inputs.dtype).removeprefix("torch."),
+        "device": str(problem.inputs.device),
+        "shape": list(problem.inputs.shape),
+    }

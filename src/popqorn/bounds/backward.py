@@ -1,0 +1,131 @@
+"""The backward walk: a lower bound of linear rows of one node as a linear function of the inputs.
+
+Rows are `[batch or 1, rows, size]`. A linear operation multiplies them by its matrix; a nonlinearity replaces its entry by the
+lower relaxation where the coefficient is positive and by the upper one where it is negative. Upper bounds are lower bounds of
+the negated rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.program import Affine, Concat, Constant, Gate, Input, Scale, Slice, Sum, Tape, Unary
+from popqorn.relax.relaxation import Relaxation
+
+OnInput = Callable[[int, Tensor], Tensor]
+
+
+@dataclass
+class _Walk:
+    """Rows that still wait at nodes further up, piece by piece, and the constant terms collected so far."""
+
+    relaxations: Mapping[int, Relaxation]
+    on_input: OnInput
+    waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    terms: list[Tensor] = field(default_factory=list)
+
+    def send(self, node: int, rows: Tensor, start: int = 0) -> None:
+        """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`."""
+        self.waiting.setdefault(node, []).append((start, rows))
+
+
+def walk_back(
+    tape: Tape,
+    position: int,
+    rows: Float[Tensor, "#batch rows size"],
+    relaxations: Mapping[int, Relaxation],
+    on_input: OnInput,
+) -> Float[Tensor, "#batch rows"]:
+    """A lower bound of `rows @ node[position]`.
+
+    `on_input(frame, coefficients)` says what the least value of a linear form of one frame is; their sum and the constant terms
+    of the relaxations make the bound.
+    """
+    walk = _Walk(relaxations, on_input)
+    walk.send(position, rows)
+    for index in range(position, -1, -1):
+        pieces = walk.waiting.pop(index, None)
+        if pieces is not None:
+            node = tape.nodes[index]
+            _RULES[type(node)](walk, index, node, _assemble(pieces, node.size))
+    total = walk.terms[0]
+    for term in walk.terms[1:]:
+        total = total + term
+    return total
+
+
+def _assemble(pieces: list[tuple[int, Tensor]], size: int) -> Tensor:
+    """The sum of all pieces sent to a node, at its full width."""
+    if all(rows.shape[-1] == size for _, rows in pieces):
+        total = pieces[0][1]
+        for _, rows in pieces[1:]:
+            total = total + rows
+        return total
+    pieces = sorted(pieces, key=lambda piece: piece[0])
+    batch = max(rows.shape[0] for _, rows in pieces)
+    widths = [rows.shape[-1] for _, rows in pieces]
+    if [start for start, _ in pieces] == [sum(widths[:i]) for i in range(len(widths))] and sum(widths) == size:
+        return torch.cat([rows.expand(batch, -1, -1) for _, rows in pieces], dim=-1)
+    total = pieces[0][1].new_zeros(batch, pieces[0][1].shape[1], size)
+    for start, rows in pieces:
+        total[..., start : start + rows.shape[-1]] += rows
+    return total
+
+
+def _input(walk: _Walk, index: int, node: Input, rows: Tensor) -> None:
+    walk.terms.append(walk.on_input(node.frame, rows))
+
+
+def _constant(walk: _Walk, index: int, node: Constant, rows: Tensor) -> None:
+    walk.terms.append(rows @ node.value)
+
+
+def _affine(walk: _Walk, index: int, node: Affine, rows: Tensor) -> None:
+    walk.terms.append(rows @ node.bias)
+    for source, weight in zip(node.sources, node.weights, strict=True):
+        walk.send(source, rows @ weight)
+
+
+def _scale(walk: _Walk, index: int, node: Scale, rows: Tensor) -> None:
+    walk.send(node.sources[0], node.factor * rows)
+
+
+def _sum(walk: _Walk, index: int, node: Sum, rows: Tensor) -> None:
+    for source in node.sources:
+        walk.send(source, rows)
+
+
+def _slice(walk: _Walk, index: int, node: Slice, rows: Tensor) -> None:
+    walk.send(node.sources[0], rows, node.start)
+
+
+def _concat(walk: _Walk, index: int, node: Concat, rows: Tensor) -> None:
+    start = 0
+    for source, size in zip(node.sources, node.sizes, strict=True):
+        walk.send(source, rows[..., start : start + size])
+        start += size
+
+
+def _relaxed(walk: _Walk, index: int, node: Unary | Gate, rows: Tensor) -> None:
+    lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
+    positive, negative = rows.clamp(min=0), rows.clamp(max=0)
+    for source, low, high in zip(node.sources, lower.slopes, upper.slopes, strict=True):
+        walk.send(source, positive * low.unsqueeze(-2) + negative * high.unsqueeze(-2))
+    constant = positive @ lower.offset.unsqueeze(-1) + negative @ upper.offset.unsqueeze(-1)
+    walk.terms.append(constant.squeeze(-1))
+
+
+_RULES: dict[type, Callable[..., None]] = {
+    Input: _input,
+    Constant: _constant,
+    Affine: _affine,
+    Scale: _scale,
+    Sum: _sum,
+    Slice: _slice,
+    Concat: _concat,
+    Unary: _relaxed,
+    Gate: _relaxed,
+}

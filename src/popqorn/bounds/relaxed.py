@@ -1,0 +1,93 @@
+"""A tape with every nonlinearity replaced by its relaxation over one region, and the bounds that follow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.bounds.backward import walk_back
+from popqorn.bounds.concretise import frame_box, least
+from popqorn.bounds.interval import propagate
+from popqorn.program import Input, Slice, Scale, Tape
+from popqorn.region import Region
+from popqorn.relax.methods import Method
+from popqorn.relax.relaxation import Box, Relaxation
+
+
+@dataclass(frozen=True)
+class RelaxedTape:
+    """What `relax` found: a box for every node, a relaxation for every nonlinear one, valid everywhere in `region`."""
+
+    tape: Tape
+    region: Region
+    boxes: tuple[Box, ...]
+    relaxations: Mapping[int, Relaxation]
+    chunk_rows: int | None = None
+
+    def least(self, rows: Float[Tensor, "#batch rows outputs"]) -> Float[Tensor, "batch rows"]:
+        """A lower bound of `rows @ output` over the region."""
+        bound = _least(self.tape, self.region, len(self.tape.nodes) - 1, rows, self.relaxations, self.chunk_rows)
+        return bound.expand(self.region.center.shape[0], -1)
+
+
+def relax(tape: Tape, region: Region, method: Method, chunk_rows: int | None = None) -> RelaxedTape:
+    """Bound and relax the tape node by node, first to last.
+
+    Every nonlinearity needs boxes of its operands first: those come from interval arithmetic, intersected (if the method walks
+    back) with the bounds of a backward walk through everything relaxed so far.
+    """
+    wanted = _operands_to_bound(tape, method) if method.walk_back else frozenset()
+    boxes: list[Box] = []
+    relaxations: dict[int, Relaxation] = {}
+    for index, node in enumerate(tape.nodes):
+        operands = [boxes[source] for source in node.sources]
+        box = frame_box(region, node.frame) if isinstance(node, Input) else propagate(node, *operands)
+        if method.is_nonlinear(node):
+            relaxations[index] = method.relax(node, *operands)
+        if index in wanted:
+            box = box.intersect(_walked_box(tape, region, index, relaxations, chunk_rows))
+        boxes.append(box)
+    return RelaxedTape(tape, region, tuple(boxes), relaxations, chunk_rows)
+
+
+def _operands_to_bound(tape: Tape, method: Method) -> frozenset[int]:
+    """The nodes whose boxes decide a relaxation; a slice or a multiple of a node has the box of that node."""
+    wanted = set()
+    for node in tape.nodes:
+        if method.is_nonlinear(node):
+            for source in node.sources:
+                while isinstance(tape.nodes[source], Slice | Scale):
+                    source = tape.nodes[source].sources[0]
+                if tape.nodes[source].sources:
+                    wanted.add(source)
+    return frozenset(wanted)
+
+
+def _walked_box(
+    tape: Tape, region: Region, index: int, relaxations: Mapping[int, Relaxation], chunk_rows: int | None
+) -> Box:
+    size = tape.nodes[index].size
+    identity = torch.eye(size, dtype=region.center.dtype, device=region.center.device)
+    rows = torch.cat([identity, -identity]).unsqueeze(0)
+    bound = _least(tape, region, index, rows, relaxations, chunk_rows)
+    return Box(bound[:, :size], -bound[:, size:])
+
+
+def _least(
+    tape: Tape,
+    region: Region,
+    index: int,
+    rows: Tensor,
+    relaxations: Mapping[int, Relaxation],
+    chunk_rows: int | None,
+) -> Tensor:
+    """A lower bound of `rows @ node[index]` over the region, at most `chunk_rows` rows (counted over the batch) at a time."""
+    batch = region.center.shape[0]
+    chunk = rows.shape[1] if chunk_rows is None else max(1, chunk_rows // batch)
+    parts = [
+        walk_back(tape, index, part, relaxations, lambda frame, coefficients: least(region, frame, coefficients))
+        for part in rows.split(chunk, dim=1)
+    ]
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]

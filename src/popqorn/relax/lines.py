@@ -1,0 +1,183 @@
+"""Lines: minimum-area relaxations of unary functions.
+
+The line of least area below `f` on `[l, u]` supports the convex envelope of `f` at the midpoint. Each function here picks the
+slope of that line and then computes the offset from what is *known* of `f` (convexity, kinks, a bound of `f''`), so that the
+line is valid whatever an iteration left over. Lines above `f` are lines below `x -> -f(-x)`, mirrored.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from popqorn.activations import Activation, Function, PiecewiseLinear, Sigmoidal, Smooth
+from popqorn.relax.relaxation import Box, Linear, Relaxation, rounding
+
+TANGENT_STEPS = 26
+GRID_CELLS = 32
+GRID_KEPT = 4
+GRID_LEVELS = 3
+
+
+def lines(activation: Activation, box: Box) -> Relaxation:
+    """Lower and upper line of `activation` over `box`: `lower(x) <= f(x) <= upper(x)` for all `x` in the box."""
+    lower_line = _LOWER_LINES[type(activation.shape)]
+    slope, offset = lower_line(activation.function, activation.shape, box.lower, box.upper)
+    mirrored_shape = _MIRRORED[type(activation.shape)](activation.shape)
+    mirrored_slope, mirrored_offset = lower_line(mirror(activation.function), mirrored_shape, -box.upper, -box.lower)
+    return Relaxation(
+        Linear((slope,), offset - activation.slack), Linear((mirrored_slope,), activation.slack - mirrored_offset)
+    )
+
+
+def image(activation: Activation, box: Box) -> Box:
+    """The least and greatest value of `activation` on `box` (an enclosure of them)."""
+    minimum = _MINIMUM[type(activation.shape)]
+    low = minimum(activation.function, activation.shape, box.lower, box.upper)
+    mirrored_shape = _MIRRORED[type(activation.shape)](activation.shape)
+    high = -minimum(mirror(activation.function), mirrored_shape, -box.upper, -box.lower)
+    return Box(low - activation.slack, high + activation.slack)
+
+
+def mirror(function: Function) -> Function:
+    """`x -> -f(-x)`: turns a line above `f` into a line below."""
+    return lambda x: -function(-x)
+
+
+# ---- convex up to a knot, concave after it -----------------------------------------------------------------------------------
+
+
+def _sigmoidal_lower(function: Function, shape: Sigmoidal, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Tangent at the midpoint, or tangent from the upper end, or chord: whichever carries the envelope at the midpoint."""
+    middle = (lower + upper) / 2
+    convex_end = upper.clamp(max=shape.knot)
+    start = _tangent_point(function, shape, lower, upper)
+    on_curve = (middle <= start) | (upper <= shape.knot)
+    touch = torch.where(on_curve, middle, start)
+    run = upper - touch
+    chord = (function(upper) - function(touch)) / torch.where(run > 0, run, 1.0)
+    slope = torch.where(on_curve | (run <= 0), shape.derivative(touch), chord)
+    # On the convex part f lies above its tangent at `touch`; on the concave part f - slope x is least at an end.
+    steeper = shape.derivative(touch) - slope
+    drop = torch.minimum(steeper * (lower - touch), steeper * (convex_end - touch))
+    convex_least = torch.where(lower <= shape.knot, function(touch) - slope * touch + drop, math.inf)
+    ends_least = torch.minimum(function(lower) - slope * lower, function(upper) - slope * upper)
+    reach = torch.maximum(lower.abs(), upper.abs())
+    error = rounding(function(lower), function(upper), slope * reach, steeper * (upper - lower))
+    return slope, torch.minimum(convex_least, ends_least) - error
+
+
+def _tangent_point(function: Function, shape: Sigmoidal, lower: Tensor, upper: Tensor) -> Tensor:
+    """The greatest `x` of the convex part whose tangent stays below `f(upper)`; `lower` if there is none."""
+    left, right = lower, torch.maximum(lower, upper.clamp(max=shape.knot))
+    if math.isinf(shape.knot):
+        return left
+    target = function(upper)
+    for _ in range(TANGENT_STEPS):
+        x = (left + right) / 2
+        below = function(x) + shape.derivative(x) * (upper - x) <= target
+        left, right = torch.where(below, x, left), torch.where(below, right, x)
+    return left
+
+
+def _sigmoidal_minimum(function: Function, shape: Sigmoidal, lower: Tensor, upper: Tensor) -> Tensor:
+    value = function(lower)
+    return value - rounding(value)
+
+
+# ---- linear between kinks ----------------------------------------------------------------------------------------------------
+
+
+def _corners(shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> Tensor:
+    """Both ends and the kinks between them, along a new last axis."""
+    inner = [torch.maximum(torch.minimum(torch.full_like(lower, kink), upper), lower) for kink in shape.kinks]
+    return torch.stack([lower, *inner, upper], dim=-1)
+
+
+def _piecewise_lower(function: Function, shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    points = _corners(shape, lower, upper)
+    values = function(points)
+    slope = _hull_slope(points, values, (lower + upper) / 2)
+    tilted = values - slope.unsqueeze(-1) * points
+    error = rounding(values.abs().amax(-1), (slope.unsqueeze(-1) * points).abs().amax(-1))
+    return slope, tilted.amin(-1) - error
+
+
+def _piecewise_minimum(function: Function, shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> Tensor:
+    return function(_corners(shape, lower, upper)).amin(-1)
+
+
+def _hull_slope(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:
+    """Slope of the edge of the lower convex hull of `(points, values)` that lies above `middle`; points ascend."""
+    run = points.unsqueeze(-2) - points.unsqueeze(-1)  # [..., left, right]
+    slope = (values.unsqueeze(-2) - values.unsqueeze(-1)) / torch.where(run > 0, run, 1.0)
+    height = values.unsqueeze(-1) + slope * (middle[..., None, None] - points.unsqueeze(-1))
+    spans = (run > 0) & (points.unsqueeze(-1) <= middle[..., None, None]) & (points.unsqueeze(-2) >= middle[..., None, None])
+    height = torch.where(spans, height, math.inf).flatten(-2)
+    best = height.argmin(-1, keepdim=True)
+    chosen = slope.flatten(-2).gather(-1, best).squeeze(-1)
+    return torch.where(spans.flatten(-2).any(-1), chosen, 0.0)
+
+
+# ---- second derivative bounded -----------------------------------------------------------------------------------------------
+
+
+def _smooth_lower(function: Function, shape: Smooth, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    points = _grid(lower, upper)
+    slope = _hull_slope(points, function(points), (lower + upper) / 2)
+    return slope, certified_minimum(function, shape.curvature, lower, upper, slope)
+
+
+def _smooth_minimum(function: Function, shape: Smooth, lower: Tensor, upper: Tensor) -> Tensor:
+    return certified_minimum(function, shape.curvature, lower, upper, torch.zeros_like(lower))
+
+
+def _grid(lower: Tensor, upper: Tensor) -> Tensor:
+    steps = torch.linspace(0, 1, GRID_CELLS + 1, dtype=lower.dtype, device=lower.device)
+    return torch.lerp(lower.unsqueeze(-1), upper.unsqueeze(-1), steps)
+
+
+def certified_minimum(
+    function: Function, curvature: Callable[[Tensor, Tensor], Tensor], lower: Tensor, upper: Tensor, slope: Tensor
+) -> Tensor:
+    """A lower bound of `min f(x) - slope x` on `[lower, upper]` by branch and bound on a grid.
+
+    On a cell of width h, f lies above its chord by no less than `-h^2/8 max|f''|`. The few cells of least bound are cut again;
+    the others keep the bound they have, so that the answer is valid however early the cutting stops.
+    """
+    left, right = lower.unsqueeze(-1), upper.unsqueeze(-1)
+    tilt = slope.unsqueeze(-1)
+    settled = torch.full_like(lower, math.inf)
+    for level in range(GRID_LEVELS):
+        points = _grid(left, right).flatten(-2) if level else _grid(lower, upper)
+        cells = points.unflatten(-1, (-1, GRID_CELLS + 1))
+        starts, ends = cells[..., :-1].flatten(-2), cells[..., 1:].flatten(-2)
+        start_values, end_values = function(starts) - tilt * starts, function(ends) - tilt * ends
+        sag = (ends - starts).square() / 8 * curvature(starts, ends)
+        error = rounding(start_values, end_values, tilt * starts, tilt * ends)
+        bound = torch.minimum(start_values, end_values) - sag - error
+        order = bound.argsort(-1)
+        kept, left_out = order[..., :GRID_KEPT], order[..., GRID_KEPT:]
+        settled = torch.minimum(settled, bound.gather(-1, left_out).amin(-1))
+        left, right, last = starts.gather(-1, kept), ends.gather(-1, kept), bound.gather(-1, kept)
+    return torch.minimum(settled, last.amin(-1))
+
+
+LowerLine = Callable[[Function, Any, Tensor, Tensor], tuple[Tensor, Tensor]]
+_LOWER_LINES: dict[type, LowerLine] = {
+    Sigmoidal: _sigmoidal_lower,
+    PiecewiseLinear: _piecewise_lower,
+    Smooth: _smooth_lower,
+}
+_MINIMUM: dict[type, Callable[[Function, Any, Tensor, Tensor], Tensor]] = {
+    Sigmoidal: _sigmoidal_minimum,
+    PiecewiseLinear: _piecewise_minimum,
+    Smooth: _smooth_minimum,
+}
+_MIRRORED: dict[type, Callable[[Any], Any]] = {
+    Sigmoidal: lambda shape: Sigmoidal(lambda x: shape.derivative(-x), -shape.knot),
+    PiecewiseLinear: lambda shape: PiecewiseLinear(tuple(-kink for kink in reversed(shape.kinks))),
+    Smooth: lambda shape: Smooth(lambda lower, upper: shape.curvature(-upper, -lower)),
+}

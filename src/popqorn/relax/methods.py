@@ -1,0 +1,47 @@
+"""The table of methods: which relaxation each nonlinearity gets, and whether inner bounds are walked back to the input."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from popqorn.program import Gate, Unary
+from popqorn.relax.lines import lines
+from popqorn.relax.planes import planes
+from popqorn.relax.relaxation import Box, Relaxation
+from popqorn.relax.weak import gate_constants, gate_lines, unary_constants
+
+Relax = Callable[..., Relaxation]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to bound a tape. `walk_back` is false for plain intervals: inner bounds then come from a forward pass alone."""
+
+    name: str
+    rules: dict[type, Relax]
+    walk_back: bool = True
+
+    def relax(self, node: Any, *operands: Box) -> Relaxation:
+        """The relaxation of a nonlinear node over the boxes of its operands."""
+        return self.rules[type(node)](node, *operands)
+
+    def is_nonlinear(self, node: Any) -> bool:
+        return type(node) in self.rules
+
+
+def _rules(unary: Callable[..., Relaxation], gate: Callable[..., Relaxation]) -> dict[type, Relax]:
+    return {
+        Unary: lambda node, box: unary(node.activation, box),
+        Gate: lambda node, v, z: gate(node.kind, v, z),
+    }
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("planes", _rules(lines, planes)),
+        Method("lines", _rules(lines, gate_lines)),
+        Method("constants", _rules(unary_constants, gate_constants)),
+        Method("interval", _rules(unary_constants, gate_constants), walk_back=False),
+    )
+}

@@ -1,0 +1,52 @@
+"""What a relaxation is: linear functions below and above a nonlinearity over a domain."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Box:
+    """`lower <= x <= upper`, entry by entry: the domain of a relaxation."""
+
+    lower: Tensor
+    upper: Tensor
+
+    def intersect(self, other: "Box") -> "Box":
+        """The box of what is in both; where rounding makes the two disagree, the hull of the sliver between them."""
+        lower, upper = torch.maximum(self.lower, other.lower), torch.minimum(self.upper, other.upper)
+        return Box(torch.minimum(lower, upper), torch.maximum(lower, upper))
+
+    def __neg__(self) -> "Box":
+        return Box(-self.upper, -self.lower)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`sum_i slopes[i] * operand_i + offset`, entry by entry."""
+
+    slopes: tuple[Tensor, ...]
+    offset: Tensor
+
+    def __call__(self, *operands: Tensor) -> Tensor:
+        total = self.offset
+        for slope, operand in zip(self.slopes, operands, strict=True):
+            total = total + slope * operand
+        return total
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """`lower(x) <= f(x) <= upper(x)` for every `x` of the domain it was made for."""
+
+    lower: Linear
+    upper: Linear
+
+
+def rounding(*terms: Tensor) -> Tensor:
+    """More than the rounding error of evaluating a sum of these terms, each a few elementary functions deep."""
+    total = terms[0].abs()
+    for term in terms[1:]:
+        total = total + term.abs()
+    return 8 * torch.finfo(total.dtype).eps * total + torch.finfo(total.dtype).tiny

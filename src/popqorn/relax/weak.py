@@ -1,0 +1,49 @@
+"""The paper's weaker relaxations of a gate (appendix B.1), kept to show what planes are worth."""
+
+import torch
+from torch import Tensor
+
+from popqorn.activations import SIGMOID, Activation
+from popqorn.program import GateKind
+from popqorn.relax.lines import image, lines
+from popqorn.relax.relaxation import Box, Linear, Relaxation
+
+
+def gate_image(kind: GateKind, v: Box, z: Box) -> Box:
+    """The least and greatest value of a gate on a box: `s(v) > 0`, so each sits at an end of `z`, and of `v` by the factor's sign."""
+    low, high = torch.sigmoid(v.lower), torch.sigmoid(v.upper)
+    least, greatest = kind.factor(z.lower), kind.factor(z.upper)
+    lower = torch.where(least >= 0, low, high) * least
+    upper = torch.where(greatest >= 0, high, low) * greatest
+    ulps = 4 * torch.finfo(lower.dtype).eps
+    return Box(lower - ulps * lower.abs(), upper + ulps * upper.abs())
+
+
+def gate_constants(kind: GateKind, v: Box, z: Box) -> Relaxation:
+    """A gate between its minimum and its maximum over the box."""
+    values = gate_image(kind, v, z)
+    zero = torch.zeros_like(values.lower)
+    return Relaxation(Linear((zero, zero), values.lower), Linear((zero, zero), values.upper))
+
+
+def gate_lines(kind: GateKind, v: Box, z: Box) -> Relaxation:
+    """A gate as a line in `v` alone: the other factor is taken at its extreme `t`, and `t s(v)` between `t` times lines of `s`."""
+    sigmoid = lines(SIGMOID, v)
+    return Relaxation(
+        _times(kind.factor(z.lower), sigmoid.lower, sigmoid.upper),
+        _times(kind.factor(z.upper), sigmoid.upper, sigmoid.lower),
+    )
+
+
+def _times(t: Tensor, for_positive: Linear, for_negative: Linear) -> Linear:
+    """`t` times one line of the sigmoid if `t >= 0`, times the other if not; constant in `z`."""
+    slope = torch.where(t >= 0, for_positive.slopes[0], for_negative.slopes[0])
+    offset = torch.where(t >= 0, for_positive.offset, for_negative.offset)
+    return Linear((t * slope, torch.zeros_like(t)), t * offset)
+
+
+def unary_constants(activation: Activation, box: Box) -> Relaxation:
+    """An activation between its minimum and its maximum over the box."""
+    values = image(activation, box)
+    zero = torch.zeros_like(values.lower)
+    return Relaxation(Linear((zero,), values.lower), Linear((zero,), values.upper))
