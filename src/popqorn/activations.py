@@ -98,9 +98,7 @@ RELU = Activation("relu", torch.relu, PiecewiseLinear((0.0,)))
 IDENTITY = Activation("identity", lambda x: x, PiecewiseLinear(()))
 SILU = Activation("silu", torch.nn.functional.silu, Smooth(_silu_curvature))
 GELU = Activation("gelu", torch.nn.functional.gelu, Smooth(_gelu_curvature))
-TANH_GELU = Activation(
-    "gelu(tanh)", lambda x: torch.nn.functional.gelu(x, approximate="tanh"), Smooth(_tanh_gelu_curvature)
-)
+TANH_GELU = Activation("gelu(tanh)", lambda x: torch.nn.functional.gelu(x, approximate="tanh"), Smooth(_tanh_gelu_curvature))
 
 
 def leaky_relu(negative_slope: float) -> Activation:

@@ -33,7 +33,7 @@ class LogitBounds(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """`margins[b, j]`, a proven lower bound of `logit[label] - logit[j]` (inf where none was asked for), and whether all are positive."""
+    """`margins[b, j]`: a proven lower bound of `logit[label] - logit[j]` (inf where none was asked for); are all positive?"""
 
     margins: Float[Tensor, "batch classes"]
     certified: Bool[Tensor, " batch"]
@@ -147,7 +147,7 @@ def sensitivity(
     per_frame = problem.select(sample)
     per_frame = replace(per_frame, share=per_frame.share * alone)
     result = _search(per_frame, margins.select(sample), correct[sample], tolerance)
-    return result.eps.unflatten(0, (batch, frames))
+    return result.eps.reshape(batch, frames)
 
 
 def bounds(
@@ -220,10 +220,7 @@ def _margins(problem: _Problem, labels: Any, targets: Any) -> tuple[Margins, Boo
     if classes < 2:
         raise ValueError(f"model: its head has {classes} output; a decision needs at least two classes")
     decisions = problem.tape(problem.inputs).argmax(-1)
-    if labels is None:
-        labels = decisions
-    else:
-        labels = checks.check_classes("labels", labels, len(decisions), classes, decisions.device)
+    labels = decisions if labels is None else checks.check_classes("labels", labels, len(decisions), classes, decisions.device)
     if targets is None:
         return untargeted(labels, classes), labels == decisions
     return targeted(labels, checks.check_targets(targets, labels, classes), classes), labels == decisions
@@ -262,7 +259,7 @@ def _target_radius(problem: _Problem, margins: Margins, correct: Tensor, toleran
     sample = torch.arange(batch, device=margins.labels.device).repeat_interleave(count)
     each = Margins(margins.labels[sample], margins.targets.reshape(-1, 1), margins.classes)
     result = _search(problem.select(sample), each, correct[sample], tolerance)
-    return _by_class(result.eps.unflatten(0, (batch, count)), margins)
+    return _by_class(result.eps.reshape(batch, count), margins)
 
 
 def _by_class(values: Tensor, margins: Margins) -> Tensor:

@@ -4,7 +4,7 @@ import json
 import math
 import zipfile
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,13 @@ FORMAT = "popqorn-certificate-1"
 _TENSORS = ("radius", "margins", "evaluations", "labels", "targets", "target_radius")
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """What a sample's radius means."""
 
     CERTIFIED = "certified"
     MISCLASSIFIED = "misclassified"
     NOT_CERTIFIED = "not certified at any eps tried"
     UNBOUNDED = "certified at every eps tried"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -78,12 +75,12 @@ class Certificate:
         """Read a certificate that `save` wrote."""
         try:
             with np.load(Path(path), allow_pickle=False) as file:
-                arrays = {name: torch.from_numpy(file[name]) for name in file.files if name != "about"}
+                arrays: dict[str, Any] = {name: _optional_tensor(file, name) for name in _TENSORS}
                 about = json.loads(file["about"].tobytes())
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT!r}")
             return Certificate(
-                **{name: arrays.get(name) for name in _TENSORS},
+                **arrays,
                 status=tuple(Status[name] for name in about["status"]),
                 seconds=about["seconds"],
                 settings=about["settings"],
@@ -95,6 +92,11 @@ class Certificate:
                 f"path: {str(path)!r} is not a readable certificate ({error}); "
                 "it may be truncated or of another kind: write it again with Certificate.save"
             ) from error
+
+
+def _optional_tensor(file: Any, name: str) -> Tensor | None:
+    missing = name in ("targets", "target_radius") and name not in file.files
+    return None if missing else torch.from_numpy(file[name])
 
 
 def _plain(value: Any) -> Any:

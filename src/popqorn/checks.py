@@ -120,7 +120,7 @@ def check_chunk_rows(chunk_rows: Any) -> int | None:
 
 
 def check_share(frames: Any, scale: Any, inputs: Tensor) -> Tensor:
-    """The share of eps of every frame and feature, `[batch or 1, frames, features or 1]`: `scale` where a frame may move, else 0."""
+    """Every feature's share of eps, `[batch or 1, frames, features or 1]`: `scale` where a frame may move, else 0."""
     share = _check_scale(scale, inputs)
     if frames is not None:
         share = share * _check_frames(frames, inputs).unsqueeze(-1)

@@ -7,7 +7,7 @@ operands come before their users. Values are `[batch, size]`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class GateKind(Enum):
         return torch.tanh(z) if self is GateKind.TANH else z
 
 
+@runtime_checkable
 class Node(Protocol):
     """One operation of a tape."""
 
@@ -228,9 +229,7 @@ class TapeWriter:
         """`sum of weight @ operand + bias` over `terms` of `(operand, weight)`."""
         weights = tuple(self.tensor(weight) for _, weight in terms)
         zero = torch.zeros(weights[0].shape[0], dtype=self.dtype, device=self.device)
-        return self._append(
-            Affine(tuple(source for source, _ in terms), weights, zero if bias is None else self.tensor(bias))
-        )
+        return self._append(Affine(tuple(source for source, _ in terms), weights, zero if bias is None else self.tensor(bias)))
 
     def scale(self, source: int, factor: float) -> int:
         return self._append(Scale((source,), factor, self.size(source)))

@@ -10,7 +10,7 @@ from popqorn._typing import Float, Int
 
 @dataclass(frozen=True)
 class Margins:
-    """The rows `logit[label] - logit[target]` of every sample; `targets[b, r]` is the class row `r` of sample `b` guards against."""
+    """The rows `logit[label] - logit[target]`; `targets[b, r]` is the class that row `r` of sample `b` guards against."""
 
     labels: Int[Tensor, " batch"]
     targets: Int[Tensor, "batch rows"]

@@ -8,17 +8,14 @@ from popqorn.region import Region
 from popqorn.relax.relaxation import Box
 
 
-def reach(
-    region: Region, frame: int, coefficients: Float[Tensor, "#batch rows features"]
-) -> Float[Tensor, "#batch rows"]:
+def reach(region: Region, frame: int, coefficients: Float[Tensor, "#batch rows features"]) -> Float[Tensor, "#batch rows"]:
     """How far `coefficients @ x_frame` moves per unit of eps: the dual norm `||A share||_q` (Hoelder, attained)."""
     share = region.share[:, frame].unsqueeze(-2)
-    return torch.linalg.vector_norm(coefficients * share, ord=region.dual_norm, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(coefficients * share, ord=region.dual_norm, dim=-1)
+    return norm
 
 
-def least(
-    region: Region, frame: int, coefficients: Float[Tensor, "#batch rows features"]
-) -> Float[Tensor, "batch rows"]:
+def least(region: Region, frame: int, coefficients: Float[Tensor, "#batch rows features"]) -> Float[Tensor, "batch rows"]:
     """The minimum of `coefficients @ x_frame` over the region: `A x0 - eps ||A share||_q`."""
     at_center = (coefficients @ region.center[:, frame].unsqueeze(-1)).squeeze(-1)
     return at_center - region.eps.unsqueeze(-1) * reach(region, frame, coefficients)

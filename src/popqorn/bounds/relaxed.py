@@ -10,7 +10,7 @@ from popqorn._typing import Float
 from popqorn.bounds.backward import walk_back
 from popqorn.bounds.concretise import frame_box, least
 from popqorn.bounds.interval import propagate
-from popqorn.program import Input, Slice, Scale, Tape
+from popqorn.program import Input, Scale, Slice, Tape
 from popqorn.region import Region
 from popqorn.relax.methods import Method
 from popqorn.relax.relaxation import Box, Relaxation
@@ -65,9 +65,7 @@ def _operands_to_bound(tape: Tape, method: Method) -> frozenset[int]:
     return frozenset(wanted)
 
 
-def _walked_box(
-    tape: Tape, region: Region, index: int, relaxations: Mapping[int, Relaxation], chunk_rows: int | None
-) -> Box:
+def _walked_box(tape: Tape, region: Region, index: int, relaxations: Mapping[int, Relaxation], chunk_rows: int | None) -> Box:
     size = tape.nodes[index].size
     identity = torch.eye(size, dtype=region.center.dtype, device=region.center.device)
     rows = torch.cat([identity, -identity]).unsqueeze(0)

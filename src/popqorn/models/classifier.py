@@ -148,9 +148,7 @@ def _type_name(value: object) -> str:
     return type(value).__name__
 
 
-def _check_initial_state(
-    rnn: nn.RNN | nn.LSTM | nn.GRU, given: Tensor | tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, ...]:
+def _check_initial_state(rnn: nn.RNN | nn.LSTM | nn.GRU, given: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Tensor, ...]:
     layers = rnn.num_layers * (2 if rnn.bidirectional else 1)
     shapes = [(layers, rnn.proj_size or rnn.hidden_size)]
     if isinstance(rnn, nn.LSTM):

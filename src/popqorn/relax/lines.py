@@ -16,9 +16,11 @@ from popqorn.activations import Activation, Function, PiecewiseLinear, Sigmoidal
 from popqorn.relax.relaxation import Box, Linear, Relaxation, rounding
 
 TANGENT_STEPS = 26
-GRID_CELLS = 32
-GRID_KEPT = 4
-GRID_LEVELS = 3
+HULL_ROUNDS = 16
+COARSE_CELLS = 256
+FINE_CELLS = 16
+KEPT_CELLS = 8
+REFINEMENTS = 2
 
 
 def lines(activation: Activation, box: Box) -> Relaxation:
@@ -27,9 +29,7 @@ def lines(activation: Activation, box: Box) -> Relaxation:
     slope, offset = lower_line(activation.function, activation.shape, box.lower, box.upper)
     mirrored_shape = _MIRRORED[type(activation.shape)](activation.shape)
     mirrored_slope, mirrored_offset = lower_line(mirror(activation.function), mirrored_shape, -box.upper, -box.lower)
-    return Relaxation(
-        Linear((slope,), offset - activation.slack), Linear((mirrored_slope,), activation.slack - mirrored_offset)
-    )
+    return Relaxation(Linear((slope,), offset - activation.slack), Linear((mirrored_slope,), activation.slack - mirrored_offset))
 
 
 def image(activation: Activation, box: Box) -> Box:
@@ -110,22 +110,31 @@ def _piecewise_minimum(function: Function, shape: PiecewiseLinear, lower: Tensor
 
 
 def _hull_slope(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:
-    """Slope of the edge of the lower convex hull of `(points, values)` that lies above `middle`; points ascend."""
-    run = points.unsqueeze(-2) - points.unsqueeze(-1)  # [..., left, right]
-    slope = (values.unsqueeze(-2) - values.unsqueeze(-1)) / torch.where(run > 0, run, 1.0)
-    height = values.unsqueeze(-1) + slope * (middle[..., None, None] - points.unsqueeze(-1))
-    spans = (run > 0) & (points.unsqueeze(-1) <= middle[..., None, None]) & (points.unsqueeze(-2) >= middle[..., None, None])
-    height = torch.where(spans, height, math.inf).flatten(-2)
-    best = height.argmin(-1, keepdim=True)
-    chosen = slope.flatten(-2).gather(-1, best).squeeze(-1)
-    return torch.where(spans.flatten(-2).any(-1), chosen, 0.0)
+    """Slope of the edge of the lower convex hull of `(points, values)` that passes over `middle`; points ascend.
+
+    From the chord between the outermost points: while some point lies below the chord, the lowest one becomes its new end on
+    that point's side of the middle. With few points that ends at the hull; with many it is close after a few rounds.
+    """
+    left, right = (
+        torch.zeros_like(points[..., :1], dtype=torch.long),
+        torch.full_like(points[..., :1], points.shape[-1] - 1).long(),
+    )
+    slope = torch.zeros_like(middle)
+    for _ in range(min(points.shape[-1], HULL_ROUNDS)):
+        run = points.gather(-1, right) - points.gather(-1, left)
+        rise = values.gather(-1, right) - values.gather(-1, left)
+        slope = torch.where(run > 0, rise / torch.where(run > 0, run, 1.0), 0.0).squeeze(-1)
+        lowest = (values - slope.unsqueeze(-1) * points).argmin(-1, keepdim=True)
+        on_left = points.gather(-1, lowest) <= middle.unsqueeze(-1)
+        left, right = torch.where(on_left, lowest, left), torch.where(on_left, right, lowest)
+    return slope
 
 
 # ---- second derivative bounded -----------------------------------------------------------------------------------------------
 
 
 def _smooth_lower(function: Function, shape: Smooth, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    points = _grid(lower, upper)
+    points = _grid(lower, upper, COARSE_CELLS)
     slope = _hull_slope(points, function(points), (lower + upper) / 2)
     return slope, certified_minimum(function, shape.curvature, lower, upper, slope)
 
@@ -134,8 +143,8 @@ def _smooth_minimum(function: Function, shape: Smooth, lower: Tensor, upper: Ten
     return certified_minimum(function, shape.curvature, lower, upper, torch.zeros_like(lower))
 
 
-def _grid(lower: Tensor, upper: Tensor) -> Tensor:
-    steps = torch.linspace(0, 1, GRID_CELLS + 1, dtype=lower.dtype, device=lower.device)
+def _grid(lower: Tensor, upper: Tensor, cells: int) -> Tensor:
+    steps = torch.linspace(0, 1, cells + 1, dtype=lower.dtype, device=lower.device)
     return torch.lerp(lower.unsqueeze(-1), upper.unsqueeze(-1), steps)
 
 
@@ -144,25 +153,32 @@ def certified_minimum(
 ) -> Tensor:
     """A lower bound of `min f(x) - slope x` on `[lower, upper]` by branch and bound on a grid.
 
-    On a cell of width h, f lies above its chord by no less than `-h^2/8 max|f''|`. The few cells of least bound are cut again;
-    the others keep the bound they have, so that the answer is valid however early the cutting stops.
+    On a cell of width h, f sinks below its chord by at most `h^2/8 max|f''|`. The few cells of least bound are cut again; the
+    others keep the bound they have, so that the answer is valid however early the cutting stops.
     """
-    left, right = lower.unsqueeze(-1), upper.unsqueeze(-1)
     tilt = slope.unsqueeze(-1)
+    points = _grid(lower, upper, COARSE_CELLS)
+    starts, ends = points[..., :-1], points[..., 1:]
+    bound = _cell_bounds(function, curvature, starts, ends, tilt)
     settled = torch.full_like(lower, math.inf)
-    for level in range(GRID_LEVELS):
-        points = _grid(left, right).flatten(-2) if level else _grid(lower, upper)
-        cells = points.unflatten(-1, (-1, GRID_CELLS + 1))
-        starts, ends = cells[..., :-1].flatten(-2), cells[..., 1:].flatten(-2)
-        start_values, end_values = function(starts) - tilt * starts, function(ends) - tilt * ends
-        sag = (ends - starts).square() / 8 * curvature(starts, ends)
-        error = rounding(start_values, end_values, tilt * starts, tilt * ends)
-        bound = torch.minimum(start_values, end_values) - sag - error
+    for _ in range(REFINEMENTS):
         order = bound.argsort(-1)
-        kept, left_out = order[..., :GRID_KEPT], order[..., GRID_KEPT:]
+        kept, left_out = order[..., :KEPT_CELLS], order[..., KEPT_CELLS:]
         settled = torch.minimum(settled, bound.gather(-1, left_out).amin(-1))
-        left, right, last = starts.gather(-1, kept), ends.gather(-1, kept), bound.gather(-1, kept)
-    return torch.minimum(settled, last.amin(-1))
+        points = _grid(starts.gather(-1, kept), ends.gather(-1, kept), FINE_CELLS)
+        starts, ends = points[..., :-1].flatten(-2), points[..., 1:].flatten(-2)
+        bound = _cell_bounds(function, curvature, starts, ends, tilt)
+    return torch.minimum(settled, bound.amin(-1))
+
+
+def _cell_bounds(
+    function: Function, curvature: Callable[[Tensor, Tensor], Tensor], starts: Tensor, ends: Tensor, tilt: Tensor
+) -> Tensor:
+    """A lower bound of `f(x) - tilt x` on every cell `[starts, ends]`."""
+    start_values, end_values = function(starts), function(ends)
+    sag = (ends - starts).square() / 8 * curvature(starts, ends)
+    error = rounding(start_values, end_values, tilt * starts, tilt * ends)
+    return torch.minimum(start_values - tilt * starts, end_values - tilt * ends) - sag - error
 
 
 LowerLine = Callable[[Function, Any, Tensor, Tensor], tuple[Tensor, Tensor]]

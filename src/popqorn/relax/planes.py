@@ -83,7 +83,7 @@ def _clip(x: Tensor, box: Box) -> Tensor:
 
 
 def _stationary_on_z_edge(t: Tensor, a: Tensor, v: Box) -> Tensor:
-    """The local minimum of `t s(v) - a v` in `v`: `s(1-s) = a/t` on the side where it is convex; some point of the box if none."""
+    """The local minimum of `t s(v) - a v` in `v`: `s(1-s) = a/t` where it is convex; some point of the box if there is none."""
     ratio = a / torch.where(t == 0, 1.0, t)
     exists = (ratio > 0) & (ratio < 0.25) & (t != 0)
     ratio = torch.where(exists, ratio, 0.125)
@@ -120,7 +120,7 @@ def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box) -> tuple[Tensor, Te
     deepest = b / (1 - torch.tanh(z.lower.clamp(max=0)).square()).clamp(min=tiny)
     shallowest = b / (1 - torch.tanh(z.upper.clamp(max=0)).square()).clamp(min=tiny)
     greatest_w = torch.minimum(torch.sigmoid(-v.lower), 1 - torch.maximum(peak, shallowest)).clamp(min=tiny)
-    least_w = torch.maximum(torch.sigmoid(-v.upper), 1 - deepest).clamp(min=tiny)
+    least_w = torch.maximum(torch.sigmoid(-v.upper), 1 - deepest).clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
     greatest_w = torch.maximum(greatest_w, least_w)
 
     w = least_w

@@ -10,7 +10,7 @@ from popqorn.relax.relaxation import Box, Linear, Relaxation
 
 
 def gate_image(kind: GateKind, v: Box, z: Box) -> Box:
-    """The least and greatest value of a gate on a box: `s(v) > 0`, so each sits at an end of `z`, and of `v` by the factor's sign."""
+    """The least and greatest value of a gate on a box: each sits at an end of `z`, and of `v` by the sign of the factor there."""
     low, high = torch.sigmoid(v.lower), torch.sigmoid(v.upper)
     least, greatest = kind.factor(z.lower), kind.factor(z.upper)
     lower = torch.where(least >= 0, low, high) * least
@@ -27,7 +27,7 @@ def gate_constants(kind: GateKind, v: Box, z: Box) -> Relaxation:
 
 
 def gate_lines(kind: GateKind, v: Box, z: Box) -> Relaxation:
-    """A gate as a line in `v` alone: the other factor is taken at its extreme `t`, and `t s(v)` between `t` times lines of `s`."""
+    """A gate as a line in `v` alone: the other factor sits at its extreme `t`, and `t s(v)` between `t` times lines of `s`."""
     sigmoid = lines(SIGMOID, v)
     return Relaxation(
         _times(kind.factor(z.lower), sigmoid.lower, sigmoid.upper),

@@ -1,0 +1,42 @@
+"""Shared by all tests: shapes are checked on every call, runs are repeatable, data that is absent is reported."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+# Every shape annotation of the package is checked with beartype from here on; must precede the first import of popqorn.
+_hook = install_import_hook("popqorn", "beartype.beartype")
+_hook.__enter__()
+
+torch.set_num_threads(2)
+settings.register_profile("popqorn", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
+settings.load_profile("popqorn")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+DATA = Path(os.environ.get("POPQORN_DATA", SHARED / "data"))
+REFERENCE = Path(os.environ.get("POPQORN_REFERENCE", SHARED / "reference"))
+
+
+def _folder(path: Path, what: str, variable: str) -> Path:
+    if not path.is_dir():
+        pytest.skip(f"needs {what}, looked for in {path}; set {variable} to its folder")
+    return path
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    return _folder(DATA, "the public data sets and models", "POPQORN_DATA")
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    return _folder(REFERENCE, "radii of other programs", "POPQORN_REFERENCE")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,145 @@
+"""Planes never cross the gate, offsets are exact, slopes are the best there are."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from torch import Tensor
+
+from boxes import boxes, points
+from popqorn.program import GateKind
+from popqorn.relax.planes import envelope_slopes, lowest_point, offset, planes
+from popqorn.relax.relaxation import Box, Relaxation
+from popqorn.relax.weak import gate_constants, gate_lines
+
+RELAXATIONS = {"planes": planes, "lines": gate_lines, "constants": gate_constants}
+both_gates = pytest.mark.parametrize("kind", list(GateKind), ids=["identity", "tanh"])
+
+
+def gate(kind: GateKind, v: Tensor, z: Tensor) -> Tensor:
+    return torch.sigmoid(v) * kind.factor(z)
+
+
+def random_boxes(count: int, spread: float, seed: int = 0) -> tuple[Box, Box]:
+    generator = torch.Generator().manual_seed(seed)
+    center = spread * torch.randn(2, count, generator=generator, dtype=torch.float64)
+    half = spread * torch.rand(2, count, generator=generator, dtype=torch.float64) + 1e-3
+    return Box(center[0] - half[0], center[0] + half[0]), Box(center[1] - half[1], center[1] + half[1])
+
+
+@both_gates
+@pytest.mark.parametrize("name", list(RELAXATIONS))
+@settings(max_examples=60)
+@given(v=boxes(16), z=boxes(16))
+def test_relaxation_never_crosses_gate(name: str, kind: GateKind, v: Box, z: Box) -> None:
+    # 6 cases x 60 examples x 16 boxes x 1024 points: 5.9 million
+    relaxation = RELAXATIONS[name](kind, v, z)
+    x = points(v, 1024, seed=1)
+    y = points(z, 1024, seed=2)
+    y[4:20] = y[torch.randperm(1024, generator=torch.Generator().manual_seed(3))][4:20]
+    for corner, (end_v, end_z) in enumerate(((v.lower, z.lower), (v.lower, z.upper), (v.upper, z.lower), (v.upper, z.upper))):
+        x[corner], y[corner] = end_v, end_z
+    value = gate(kind, x, y)
+    assert (relaxation.lower(x, y) <= value).all()
+    assert (relaxation.upper(x, y) >= value).all()
+    for plane in (relaxation.lower, relaxation.upper):
+        assert all(part.isfinite().all() for part in (*plane.slopes, plane.offset))
+
+
+@both_gates
+@settings(max_examples=60)
+@given(v=boxes(16), z=boxes(16), a=st.floats(-1, 1), b=st.floats(-1, 2))
+def test_offset_is_sound_for_any_slopes(kind: GateKind, v: Box, z: Box, a: float, b: float) -> None:
+    slope_a, slope_b = torch.full_like(v.lower, a), torch.full_like(v.lower, b)
+    c = offset(kind, v, z, slope_a, slope_b)
+    x, y = points(v, 1024, seed=1), points(z, 1024, seed=2)
+    assert (slope_a * x + slope_b * y + c <= gate(kind, x, y)).all()
+
+
+@both_gates
+def test_offset_is_attained(kind: GateKind) -> None:
+    """The minimum of `f - a v - b z` is the one a fine grid finds, for slopes that put it inside, on edges and at corners."""
+    v, z = random_boxes(300, 3.0)
+    generator = torch.Generator().manual_seed(5)
+    a = 0.2 * torch.randn(300, generator=generator, dtype=torch.float64)
+    b = torch.rand(300, generator=generator, dtype=torch.float64)
+    lowest = lowest_point(kind, v, z, a, b)
+    steps = torch.linspace(0, 1, 401, dtype=torch.float64)
+    x = (v.lower + steps[:, None] * (v.upper - v.lower))[:, None]
+    y = (z.lower + steps[:, None] * (z.upper - z.lower))[None]
+    on_grid = (gate(kind, x, y) - a * x - b * y).flatten(0, 1).amin(0)
+    assert (lowest.value <= on_grid + 1e-12).all()
+    torch.testing.assert_close(lowest.value, on_grid, rtol=0, atol=2e-4)
+    inside_v, inside_z = (v.lower < lowest.v) & (lowest.v < v.upper), (z.lower < lowest.z) & (lowest.z < z.upper)
+    if kind is GateKind.TANH:
+        assert (inside_v & inside_z).any(), "no case put the minimum inside the box"
+    assert (inside_v & ~inside_z).any()
+    assert (~inside_v & ~inside_z).any()
+
+
+def _program_value(kind: GateKind, v: tuple[float, float], z: tuple[float, float], sign: int, cells: int = 40) -> float:
+    """The centre value of the best plane below `sign * gate` on a fine grid, by linear programming."""
+    x, y = np.meshgrid(np.linspace(*v, cells + 1), np.linspace(*z, cells + 1))
+    heights = sign * gate(kind, torch.from_numpy(x), torch.from_numpy(y)).numpy().ravel()
+    rows = np.column_stack([x.ravel(), y.ravel(), np.ones(x.size)])
+    center = np.array([sum(v) / 2, sum(z) / 2, 1.0])
+    solution = linprog(-center, A_ub=rows, b_ub=heights, bounds=[(None, None)] * 3, method="highs")
+    return float(-solution.fun)
+
+
+@both_gates
+@pytest.mark.parametrize("side", ["lower", "upper"])
+def test_plane_is_within_one_percent_of_the_best(kind: GateKind, side: str) -> None:
+    """1,000 boxes for either gate and side: the gap to the LP's plane at the centre is at most 1 % of the LP's own gap."""
+    shares = []
+    for spread, seed in ((0.5, 1), (1.5, 2), (4.0, 3)):
+        v, z = random_boxes(334, spread, seed)
+        relaxation = planes(kind, v, z)
+        middle_v, middle_z = (v.lower + v.upper) / 2, (z.lower + z.upper) / 2
+        sign = 1 if side == "lower" else -1
+        ours = sign * getattr(relaxation, side)(middle_v, middle_z)
+        value = sign * gate(kind, middle_v, middle_z)
+        best = torch.tensor(
+            [
+                _program_value(kind, (float(v.lower[i]), float(v.upper[i])), (float(z.lower[i]), float(z.upper[i])), sign)
+                for i in range(334)
+            ],
+            dtype=torch.float64,
+        )
+        own_gap = value - best
+        shares.append(((best - ours).clamp(min=0).sum() / own_gap.sum()).item())
+        counted = own_gap > 1e-3  # below that the grid of the LP itself is the larger error
+        shares.append(((best - ours).clamp(min=0) / own_gap)[counted].mean().item())
+    assert max(shares) <= 0.01, shares
+
+
+@both_gates
+def test_thin_boxes_keep_their_curvature(kind: GateKind) -> None:
+    """A box without width in z (or v) leaves a function of one variable; its plane must be as tight as a line would be."""
+    v = Box(torch.tensor([-2.0, 0.3], dtype=torch.float64), torch.tensor([1.0, 0.3], dtype=torch.float64))
+    z = Box(torch.tensor([0.7, -1.0], dtype=torch.float64), torch.tensor([0.7, 2.0], dtype=torch.float64))
+    relaxation: Relaxation = planes(kind, v, z)
+    middle = (v.lower + v.upper) / 2, (z.lower + z.upper) / 2
+    gap = relaxation.upper(*middle) - relaxation.lower(*middle)
+    assert (gap < torch.tensor([0.11, 0.75 if kind is GateKind.TANH else 1e-9], dtype=torch.float64)).all(), gap
+
+
+@both_gates
+def test_zero_width_planes_meet_the_gate(kind: GateKind) -> None:
+    v = torch.tensor([-800.0, -2.0, 0.0, 0.1, 800.0], dtype=torch.float64)
+    z = torch.tensor([3.0, -1.0, 0.0, 1e-12, -900.0], dtype=torch.float64)
+    relaxation = planes(kind, Box(v, v), Box(z, z))
+    for plane in (relaxation.lower, relaxation.upper):
+        torch.testing.assert_close(plane(v, z), gate(kind, v, z), rtol=1e-12, atol=1e-12)
+
+
+@both_gates
+def test_stopping_early_stays_sound(kind: GateKind) -> None:
+    v, z = random_boxes(200, 2.0)
+    for steps in (0, 1, 3):
+        a, b = envelope_slopes(kind, v, z, steps=steps)
+        c = offset(kind, v, z, a, b)
+        x, y = points(v, 512, seed=1), points(z, 512, seed=2)
+        assert (a * x + b * y + c <= gate(kind, x, y)).all()

@@ -1,0 +1,163 @@
+"""The tape computes what the module computes, for every variant; every walker knows every operation."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import popqorn
+from popqorn import activations
+from popqorn.bounds import backward, interval
+from popqorn.models.classifier import tape_of
+from popqorn.program import Affine, Concat, Constant, Gate, Input, Scale, Slice, Sum, Unary
+from popqorn.relax.methods import METHODS
+
+FRAMES, FEATURES, HIDDEN, CLASSES = 3, 5, 4, 3
+OPERATIONS = {Input, Constant, Affine, Scale, Sum, Slice, Concat, Unary, Gate}
+
+CELLS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
+    "tanh": (nn.RNN, {"nonlinearity": "tanh"}),
+    "relu": (nn.RNN, {"nonlinearity": "relu"}),
+    "lstm": (nn.LSTM, {}),
+    "lstm projected": (nn.LSTM, {"proj_size": 2}),
+    "gru": (nn.GRU, {}),
+}
+VARIANTS = [
+    {"num_layers": layers, "bidirectional": both, "bias": bias, "batch_first": batch_first}
+    for layers, both, bias, batch_first in itertools.product((1, 2), (False, True), (True, False), (True, False))
+]
+
+
+def double_model(cell: str, variant: dict[str, Any], pooling: str = "last", states: bool = False) -> popqorn.SequenceClassifier:
+    kind, options = CELLS[cell]
+    dropout = {"dropout": 0.5} if variant["num_layers"] > 1 else {}
+    rnn = kind(FEATURES, HIDDEN, **options, **variant, **dropout)
+    directions = 2 if variant["bidirectional"] else 1
+    out = options.get("proj_size", HIDDEN)
+    initial = None
+    if states:
+        hidden = torch.randn(variant["num_layers"] * directions, out)
+        cells = torch.randn(variant["num_layers"] * directions, HIDDEN)
+        initial = (hidden, cells) if kind is nn.LSTM else hidden
+    head = nn.Linear(out * directions, CLASSES)
+    return popqorn.SequenceClassifier(rnn, head, pooling, initial).double().eval()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("states", [False, True], ids=["zero states", "given states"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(str(int(value)) for value in variant.values()))
+def test_tape_equals_module(cell: str, variant: dict[str, Any], states: bool) -> None:
+    inputs = torch.randn(2, FRAMES, FEATURES, dtype=torch.float64)
+    for pooling in ("last", "mean", "final"):
+        model = double_model(cell, variant, pooling, states)
+        tape = tape_of(model, FRAMES, dtype=torch.float64, device=inputs.device)
+        torch.testing.assert_close(tape(inputs), model(inputs), rtol=0, atol=1e-10)
+
+
+def test_pooling_means_what_it_says() -> None:
+    inputs = torch.randn(2, FRAMES, FEATURES, dtype=torch.float64)
+    model = double_model("gru", {"num_layers": 2, "bidirectional": True, "bias": True, "batch_first": True})
+    outputs, final = model.rnn(inputs)
+    pooled = {"last": outputs[:, -1], "mean": outputs.mean(1), "final": torch.cat([final[-2], final[-1]], dim=-1)}
+    for pooling, expected in pooled.items():
+        model.pooling = pooling
+        torch.testing.assert_close(model(inputs), model.head(expected))
+
+
+HEADS = [
+    nn.ReLU(),
+    nn.LeakyReLU(0.2),
+    nn.Tanh(),
+    nn.Sigmoid(),
+    nn.ELU(0.7),
+    nn.ELU(2.0),
+    nn.SiLU(),
+    nn.GELU(),
+    nn.GELU(approximate="tanh"),
+    nn.Softplus(),
+    nn.Softplus(2.0, 1.0),
+    nn.Hardtanh(-0.5, 0.7),
+    nn.Softsign(),
+    nn.Dropout(0.5),
+    nn.Flatten(),
+    nn.Identity(),
+    nn.Sequential(nn.Linear(6, 6, bias=False), nn.ReLU()),
+]
+
+
+@pytest.mark.parametrize("module", HEADS, ids=str)
+def test_tape_reads_every_head(module: nn.Module) -> None:
+    head = nn.Sequential(nn.Linear(HIDDEN, 6), module, nn.Linear(6, CLASSES))
+    model = popqorn.SequenceClassifier(nn.GRU(FEATURES, HIDDEN), head).double().eval()
+    inputs = 4 * torch.randn(20, FRAMES, FEATURES, dtype=torch.float64)
+    tape = tape_of(model, FRAMES, dtype=torch.float64, device=inputs.device)
+    torch.testing.assert_close(tape(inputs), model(inputs), rtol=0, atol=1e-10)
+    lower, upper = popqorn.bounds(model, inputs[:4], 0.05)
+    moved = inputs[:4] + 0.05 * (2 * torch.rand(50, 4, FRAMES, FEATURES, dtype=torch.float64) - 1)
+    logits = model(moved.flatten(0, 1)).unflatten(0, (50, 4))
+    assert (lower <= logits).all()
+    assert (logits <= upper).all()
+
+
+def test_own_activation_can_be_registered() -> None:
+    class Arctan(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.atan(x)
+
+    class Bump(nn.Module):
+        def __init__(self, height: float) -> None:
+            super().__init__()
+            self.height = height
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.height * torch.exp(-x.square())
+
+    head = nn.Sequential(nn.Linear(HIDDEN, 6), Arctan(), Bump(1.5), nn.Linear(6, CLASSES))
+    model = popqorn.SequenceClassifier(nn.RNN(FEATURES, HIDDEN), head).double()
+    inputs = torch.randn(3, FRAMES, FEATURES, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"cannot read a Arctan.*register_activation"):
+        popqorn.certify(model, inputs)
+    popqorn.register_activation(Arctan, activations.ARCTAN)
+    popqorn.register_activation(
+        Bump,
+        lambda module: popqorn.Activation(
+            "bump",
+            module.forward,
+            popqorn.Smooth(lambda lower, upper: torch.full_like(lower, 2 * module.height)),
+        ),
+    )
+    lower, upper = popqorn.bounds(model, inputs, 0.1)
+    moved = inputs + 0.1 * (2 * torch.rand(200, 3, FRAMES, FEATURES, dtype=torch.float64) - 1)
+    logits = model(moved.flatten(0, 1)).unflatten(0, (200, 3))
+    assert (lower <= logits).all()
+    assert (logits <= upper).all()
+
+
+def test_every_walker_knows_every_operation() -> None:
+    assert set(backward._RULES) == OPERATIONS
+    assert set(interval._RULES) == OPERATIONS - {Input}
+    for method in METHODS.values():
+        assert set(method.rules) == {Unary, Gate}
+
+
+def test_tape_drops_what_the_output_does_not_need() -> None:
+    """Of the backward direction, pooling "last" reads one step only."""
+    model = double_model("lstm", {"num_layers": 1, "bidirectional": True, "bias": True, "batch_first": True})
+    one, many = (tape_of(model, frames, dtype=torch.float64, device=torch.device("cpu")) for frames in (1, 4))
+    gates = [sum(isinstance(node, Gate) for node in tape.nodes) for tape in (one, many)]
+    assert gates == [2 * 3, 4 * 3 + 3]
+
+
+def test_tape_is_cut_off_from_the_module() -> None:
+    model = double_model("tanh", VARIANTS[0])
+    inputs = torch.randn(2, FRAMES, FEATURES, dtype=torch.float64)
+    tape = tape_of(model, FRAMES, dtype=torch.float64, device=inputs.device)
+    before = tape(inputs)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(tape(inputs), before)
+    with pytest.raises(TypeError, match="has no value of its own"):
+        tape.nodes[0].evaluate()
