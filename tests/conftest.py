@@ -8,11 +8,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-# Every shape annotation of the package is checked with beartype from here on; must precede the first import of popqorn.
-_hook = install_import_hook("popqorn", "beartype.beartype")
+# Every shape annotation of the package is checked from here on; must precede the first import of popqorn.
+_hook = install_import_hook("popqorn", "typecheck.check")
 _hook.__enter__()
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # small tensors; the test run itself is spread over processes
 settings.register_profile("popqorn", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
 settings.load_profile("popqorn")
 

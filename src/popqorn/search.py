@@ -2,8 +2,8 @@
 
 The margin's bound falls slowly at first and then faster and faster, as wider boxes make looser relaxations. In logarithms that
 fall is nearly straight: with `m` the margin at the centre and `linear` the eps at which its first-order part is used up,
-`log(loss(eps) / m) = log(eps / linear) + eps * r(eps)` with a slowly varying rate `r`. We interpolate `r` through the ends of the
-bracket, solve for `loss = m`, and test just below or just above the solution, so that the bracket closes from both sides.
+`log(loss(eps) / m) = log(eps / linear) + eps * r(eps)` with a slowly varying rate `r`. We draw `r` as a line through the last
+two tries, solve for `loss = m`, and test just below or just above the solution, so that the bracket closes from both sides.
 Bisection takes over where that does not shrink it.
 """
 
@@ -19,7 +19,7 @@ from popqorn._typing import Float, Int
 MAX_EVALUATIONS = 60
 FIRST_STEP = 0.25
 GROWTH = 4.0
-UNBOUNDED = 1e9
+UNBOUNDED = 1e6
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]
 
@@ -35,16 +35,35 @@ class SearchResult:
 
 
 @dataclass
-class _Bracket:
-    """`low` is proven, `high` is not (inf: none tried); `low_rate` and `high_rate` are `r` there (NaN: unknown)."""
+class _State:
+    """Per sample: `low` is proven, `high` is not (inf: none tried); the last two eps tried with `r` there (NaN: unknown)."""
 
     low: Tensor
     high: Tensor
-    low_rate: Tensor
-    high_rate: Tensor
+    last: Tensor
+    last_rate: Tensor
+    before: Tensor
+    before_rate: Tensor
+    streak: Tensor  # how many times in a row the bracket moved on the same side
 
-    def select(self, index: Tensor) -> "_Bracket":
-        return _Bracket(self.low[index], self.high[index], self.low_rate[index], self.high_rate[index])
+    @staticmethod
+    def start(like: Tensor) -> "_State":
+        def full(value: float) -> Tensor:
+            return torch.full_like(like, value)
+
+        return _State(full(0), full(math.inf), full(0), full(math.nan), full(0), full(math.nan), full(0))
+
+    def select(self, index: Tensor) -> "_State":
+        return _State(**{name: tensor[index] for name, tensor in vars(self).items()})
+
+    def record(self, index: Tensor, eps: Tensor, rate: Tensor, success: Tensor) -> None:
+        """Take in what was found at `eps` for the samples `index`."""
+        repeated = torch.where(success, self.last[index] == self.low[index], self.last[index] == self.high[index])
+        self.streak[index] = torch.where(repeated & (self.last[index] > 0), self.streak[index] + 1, 0.0)
+        self.low[index] = torch.where(success, eps, self.low[index])
+        self.high[index] = torch.where(success, self.high[index], eps)
+        self.before[index], self.before_rate[index] = self.last[index], self.last_rate[index]
+        self.last[index], self.last_rate[index] = eps, torch.where(rate.isfinite(), rate, math.nan)
 
 
 def largest_eps(
@@ -58,11 +77,11 @@ def largest_eps(
     `evaluate(samples, eps)` returns proven margins `[len(samples), rows]`. `margins` are those at eps = 0 and `rates` how fast
     they fall there to first order; a sample whose margins are not all positive gets eps 0 and costs nothing.
     """
-    linear = (margins / rates).amin(-1)
-    scale = torch.gather(margins, 1, (margins / rates).argmin(-1, keepdim=True)).squeeze(1)
+    critical = (margins / rates).argmin(-1, keepdim=True)
+    scale = margins.gather(1, critical).squeeze(1)
+    linear = scale / rates.gather(1, critical).squeeze(1)
     linear = torch.where(linear.isfinite() & (linear > 0), linear, 1.0)
-    unknown = torch.full_like(linear, math.nan)
-    bracket = _Bracket(torch.zeros_like(linear), torch.full_like(linear, math.inf), unknown.clone(), unknown.clone())
+    state = _State.start(linear)
     proven = margins.clone()
     evaluations = torch.zeros(linear.shape, dtype=torch.long, device=linear.device)
     active = (margins > 0).all(-1).nonzero().squeeze(1)
@@ -75,47 +94,48 @@ def largest_eps(
         evaluations[active] += 1
         worst = found.amin(-1)
         success = worst > 0  # false for NaN: an overflow proves nothing
-        rate = (torch.log((scale[active] - worst) / scale[active]) - torch.log(eps / linear[active])) / eps
-        _record(bracket, active, eps, rate, success)
+        loss = (scale[active] - worst) / scale[active]
+        state.record(active, eps, (torch.log(loss) - torch.log(eps / linear[active])) / eps, success)
         proven[active[success]] = found[success]
-        low, high = bracket.low[active], bracket.high[active]
-        done = (high - low <= tolerance * high) | (low >= UNBOUNDED * linear[active])
+        low, high = state.low[active], state.high[active]
+        done = (high.isfinite() & (high - low <= tolerance * high)) | (low >= UNBOUNDED * linear[active])
         active = active[~done]
-        eps = _next_eps(bracket.select(active), linear[active], tolerance, turn)
-    return SearchResult(bracket.low, bracket.high, proven, evaluations)
+        eps = _next_eps(state.select(active), linear[active], tolerance, turn)
+    return SearchResult(state.low, state.high, proven, evaluations)
 
 
-def _record(bracket: _Bracket, active: Tensor, eps: Tensor, rate: Tensor, success: Tensor) -> None:
-    rate = torch.where(rate.isfinite(), rate, math.nan)
-    good, bad = active[success], active[~success]
-    bracket.low[good], bracket.low_rate[good] = eps[success], rate[success]
-    bracket.high[bad], bracket.high_rate[bad] = eps[~success], rate[~success]
-
-
-def _next_eps(bracket: _Bracket, linear: Tensor, tolerance: float, turn: int) -> Tensor:
+def _next_eps(state: _State, linear: Tensor, tolerance: float, turn: int) -> Tensor:
     """Where to look next: beside the interpolated root, or halfway where interpolation has nothing to go on."""
-    low, high = bracket.low, bracket.high
-    top = torch.where(high.isinf(), torch.where(low > 0, GROWTH * low, linear), high)
-    root = _interpolated_root(bracket, linear, top)
-    closing = tolerance / 3
-    # If the proven end is already next to the root, test above it to close the bracket; else test below.
-    aim = torch.where(low > root * (1 - 2 * closing), root * (1 + closing), root * (1 - closing))
+    low, high = state.low, state.high
+    top = torch.where(high.isinf(), torch.where(low > 0, GROWTH ** (1 + turn / 2) * low, linear), high)
+    root = _interpolated_root(state, linear, low, top)
+    # Beside the root, on the side where the bracket is still open; further out if the last tries fell on the same side.
+    beside = (tolerance / 3 * GROWTH**state.streak).clamp(max=0.5)
+    aim = torch.where(low > root * (1 - 2 * beside), root * (1 + beside), root * (1 - beside))
     halfway = torch.where(low > 0, (low * top).sqrt(), top / GROWTH)
     inside = (aim > low) & (aim < high)
-    stuck = turn >= 8 and turn % 2 == 0
-    return torch.where(inside & (not stuck), aim, torch.where(high.isinf(), top, halfway))
+    bisect = turn >= 8 and turn % 3 == 2
+    return torch.where(inside & (not bisect), aim, torch.where(high.isinf(), top, halfway))
 
 
-def _interpolated_root(bracket: _Bracket, linear: Tensor, top: Tensor) -> Tensor:
-    """The root of `log(eps / linear) + eps r(eps)` in `(low, top]`, `r` linear through what is known; NaN if nothing is."""
-    low_rate = torch.where(bracket.low_rate.isnan(), bracket.high_rate, bracket.low_rate)
-    high_rate = torch.where(bracket.high_rate.isnan(), bracket.low_rate, bracket.high_rate)
-    width = torch.where(bracket.high.isinf(), 1.0, bracket.high - bracket.low)
-    incline = torch.where(bracket.high.isinf(), 0.0, (high_rate - low_rate) / width)
-    left, right = bracket.low.clone(), top
+def _interpolated_root(state: _State, linear: Tensor, low: Tensor, top: Tensor) -> Tensor:
+    """Where the model loses all of the margin: `r` a line through the last two tries, else constant; NaN if neither says."""
+    gap = state.last - state.before
+    incline = (state.last_rate - state.before_rate) / torch.where(gap == 0, 1.0, gap)
+    drawn = _root(lambda eps: state.last_rate + incline * (eps - state.last), linear, low, top)
+    return torch.where(drawn.isnan(), _root(lambda eps: state.last_rate, linear, low, top), drawn)
+
+
+def _root(rate: Callable[[Tensor], Tensor], linear: Tensor, low: Tensor, top: Tensor) -> Tensor:
+    """The root of `log(eps / linear) + eps rate(eps)` between `low` and `top`; NaN where the two do not bracket one."""
+
+    def excess(eps: Tensor) -> Tensor:
+        return torch.log(eps / linear) + eps * rate(eps)
+
+    brackets = ((low == 0) | (excess(low) < 0)) & (excess(top) > 0)
+    left, right = low, top
     for _ in range(48):
         middle = (left + right) / 2
-        rate = low_rate + incline * (middle - bracket.low)
-        beyond = torch.log(middle / linear) + middle * rate > 0
+        beyond = excess(middle) > 0
         left, right = torch.where(beyond, left, middle), torch.where(beyond, middle, right)
-    return torch.where(low_rate.isnan(), math.nan, (left + right) / 2)
+    return torch.where(brackets, (left + right) / 2, math.nan)

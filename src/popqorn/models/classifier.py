@@ -28,7 +28,7 @@ class SequenceClassifier(nn.Module):
 
     def __init__(
         self,
-        rnn: nn.RNN | nn.LSTM | nn.GRU,
+        rnn: nn.Module,
         head: nn.Module,
         pooling: str = "last",
         initial_state: Tensor | tuple[Tensor, Tensor] | None = None,
@@ -36,6 +36,7 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         if type(rnn) not in (nn.RNN, nn.LSTM, nn.GRU):
             raise TypeError(f"rnn is a {_type_name(rnn)}; pass an nn.RNN, nn.LSTM or nn.GRU")
+        assert isinstance(rnn, nn.RNN | nn.LSTM | nn.GRU)
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; pass one of {', '.join(map(repr, POOLINGS))}")
         self.rnn = rnn

@@ -115,10 +115,8 @@ def _hull_slope(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:
     From the chord between the outermost points: while some point lies below the chord, the lowest one becomes its new end on
     that point's side of the middle. With few points that ends at the hull; with many it is close after a few rounds.
     """
-    left, right = (
-        torch.zeros_like(points[..., :1], dtype=torch.long),
-        torch.full_like(points[..., :1], points.shape[-1] - 1).long(),
-    )
+    left = torch.zeros_like(points[..., :1], dtype=torch.long)
+    right = left + (points.shape[-1] - 1)
     slope = torch.zeros_like(middle)
     for _ in range(min(points.shape[-1], HULL_ROUNDS)):
         run = points.gather(-1, right) - points.gather(-1, left)
@@ -177,7 +175,8 @@ def _cell_bounds(
     """A lower bound of `f(x) - tilt x` on every cell `[starts, ends]`."""
     start_values, end_values = function(starts), function(ends)
     sag = (ends - starts).square() / 8 * curvature(starts, ends)
-    error = rounding(start_values, end_values, tilt * starts, tilt * ends)
+    # x itself counts too: torch computes x(1 + tanh)/2 and the like, whose error is one of x even where the value is tiny
+    error = rounding(starts, ends, start_values, end_values, tilt * starts, tilt * ends)
     return torch.minimum(start_values - tilt * starts, end_values - tilt * ends) - sag - error
 
 

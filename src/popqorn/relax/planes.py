@@ -56,8 +56,8 @@ def gradient(kind: GateKind, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 # ---- offsets: the exact minimum of f - a v - b z ----------------------------------------------------------------------------
 
 
-def lowest_point(kind: GateKind, v: Box, z: Box, a: Tensor, b: Tensor) -> Lowest:
-    """The minimum of `f - a v - b z` over the box, exact up to rounding."""
+def lowest_point(kind: GateKind, v: Box, z: Box, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Lowest:
+    """The minimum of `f - a v - b z` over the box: a proven bound of it for any `newton_steps`, exact to rounding for six."""
     candidates_v, candidates_z = [], []
     for edge in (z.lower, z.upper):
         stationary = _stationary_on_z_edge(kind.factor(edge), a, v)
@@ -68,7 +68,7 @@ def lowest_point(kind: GateKind, v: Box, z: Box, a: Tensor, b: Tensor) -> Lowest
         for edge in (v.lower, v.upper):
             candidates_v.append(edge)
             candidates_z.append(_stationary_on_v_edge(torch.sigmoid(edge), b, z))
-        inner_v, inner_z, slack = _stationary_inside(a, b, v, z)
+        inner_v, inner_z, slack = _stationary_inside(a, b, v, z, newton_steps)
         candidates_v.append(inner_v)
         candidates_z.append(inner_z)
     points_v, points_z = torch.stack(candidates_v), torch.stack(candidates_z)
@@ -104,7 +104,7 @@ def _negative_arctanh(ratio: Tensor) -> Tensor:
     return 0.5 * torch.log(ratio) - torch.log1p((1 - ratio).clamp(min=0).sqrt())
 
 
-def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box) -> tuple[Tensor, Tensor, Tensor]:
+def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """The interior local minimum of `s(v) tanh(z) - a v - b z`, and how far below its value the true one can lie.
 
     With `S = s(v)`, minimising over `z` first leaves a function of `v` whose derivative is `-phi(S)`,
@@ -124,7 +124,7 @@ def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box) -> tuple[Tensor, Te
     greatest_w = torch.maximum(greatest_w, least_w)
 
     w = least_w
-    for _ in range(NEWTON_STEPS):
+    for _ in range(steps):
         root = ((1 - w) * (1 - w - b)).clamp(min=tiny).sqrt()
         rise = root - w * (2 * (1 - w) - b) / (2 * root)
         w = w - (w * root - depth) / torch.where(rise > 0, rise, math.inf)
@@ -163,7 +163,7 @@ def envelope_slopes(kind: GateKind, v: Box, z: Box, *, steps: int = EXCHANGE_STE
         area = x1 * y2 - x2 * y1
         a = torch.where(half_v > 0, (rise1 * y2 - rise2 * y1) / area / safe_v, tangent_a)
         b = torch.where(half_z > 0, (x1 * rise2 - x2 * rise1) / area / safe_z, tangent_b)
-        lowest = lowest_point(kind, v, z, a, b)
+        lowest = lowest_point(kind, v, z, a, b, newton_steps=3)
         value = lowest.value + a * middle_v + b * middle_z
         better = value > best  # false for NaN: a collapsed triangle is never taken
         best_a, best_b, best = torch.where(better, a, best_a), torch.where(better, b, best_b), torch.where(better, value, best)
