@@ -11,26 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-import popqorn
 from popqorn.bundled import FOLDER, FRAMES, HIDDEN, KINDS, blank_model
+from popqorn.experiments.training import accuracy, train
 
 EPOCHS = 12
-BATCH = 100
-
-
-def train(model: popqorn.SequenceClassifier, images: Tensor, labels: Tensor) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS * (len(images) // BATCH))
-    for _ in range(EPOCHS):
-        for index in torch.randperm(len(images)).split(BATCH):
-            loss = nn.functional.cross_entropy(model(images[index]), labels[index])
-            optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
 
 
 def main() -> None:
@@ -47,12 +33,10 @@ def main() -> None:
     test_images, test_labels = split("test")
     for kind in KINDS:
         torch.manual_seed(0)
-        model = blank_model(kind)
-        train(model, images, labels)
-        with torch.no_grad():
-            accuracy = float((model(test_images).argmax(-1) == test_labels).double().mean())
-        print(f"{kind} {FRAMES} frames x {HIDDEN} hidden: test accuracy {100 * accuracy:.2f} %")
-        metadata = {"test_accuracy": f"{accuracy:.4f}", "data": "MNIST", "epochs": str(EPOCHS)}
+        model = train(blank_model(kind), images, labels, epochs=EPOCHS)
+        share = accuracy(model, test_images, test_labels)
+        print(f"{kind} {FRAMES} frames x {HIDDEN} hidden: test accuracy {100 * share:.2f} %")
+        metadata = {"test_accuracy": f"{share:.4f}", "data": "MNIST", "epochs": str(EPOCHS)}
         save_file(model.state_dict(), FOLDER / f"{kind}.safetensors", metadata)
     np.savez_compressed(FOLDER / "digits.npz", images=data["x_test"][:100], labels=data["y_test"][:100])
 

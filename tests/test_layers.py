@@ -25,7 +25,7 @@ STAGES = [
     ("checks",),
     ("api",),
     ("",),  # popqorn itself: the public names
-    ("bundled",),
+    ("bundled", "experiments"),
     ("report",),
     ("cli",),
 ]

@@ -27,11 +27,13 @@ def frame_sensitivity(images: NDArray[np.floating], radii: NDArray[np.floating],
         axis.set_axis_off()
     for axis, image, radius, title in zip(axes.flat, images, radii, titles, strict=False):
         axis.imshow(image, cmap="gray_r", vmin=0, vmax=1)
-        for frame in range(frames):
+        for frame in np.flatnonzero(radius > 0):
             top, bottom = frame * height / frames - 0.5, (frame + 1) * height / frames - 0.5
             axis.axhspan(top, bottom, color=colours.to_rgba(radius[frame]), alpha=0.45, linewidth=0)
             axis.text(width - 1, (top + bottom) / 2, f"{radius[frame]:.2g}", ha="right", va="center", fontsize=7)
         axis.set_title(title, fontsize=9)
-    figure.colorbar(colours, ax=axes, label="certified radius of the frame alone (p = 2)", shrink=0.8)
+    bar = figure.colorbar(colours, ax=axes, label="certified radius of the frame alone (p = 2)", shrink=0.8)
+    bar.ax.yaxis.set_major_formatter("{x:.2g}")
+    bar.ax.yaxis.set_minor_formatter("{x:.2g}")
     figure.savefig(path, dpi=130)
     plt.close(figure)
