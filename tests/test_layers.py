@@ -15,6 +15,7 @@ STAGES = [
     ("region", "spec"),
     ("relax.relaxation",),
     ("relax.lines", "relax.planes"),
+    ("relax.envelope",),
     ("relax.weak",),
     ("relax.methods",),
     ("bounds.interval", "bounds.backward"),

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from boxes import boxes, points
 from popqorn.program import GateKind
-from popqorn.relax.planes import envelope_slopes, lowest_point, offset, planes
+from popqorn.relax.envelope import envelope_slopes, planes
+from popqorn.relax.planes import GateBox, lowest_point, offset
 from popqorn.relax.relaxation import Box, Relaxation
 from popqorn.relax.weak import gate_constants, gate_lines
 
@@ -53,7 +54,7 @@ def test_relaxation_never_crosses_gate(name: str, kind: GateKind, v: Box, z: Box
 @given(v=boxes(16), z=boxes(16), a=st.floats(-1, 1), b=st.floats(-1, 2))
 def test_offset_is_sound_for_any_slopes(kind: GateKind, v: Box, z: Box, a: float, b: float) -> None:
     slope_a, slope_b = torch.full_like(v.lower, a), torch.full_like(v.lower, b)
-    c = offset(kind, v, z, slope_a, slope_b)
+    c = offset(GateBox.of(kind, v, z), slope_a, slope_b)
     x, y = points(v, 1024, seed=1), points(z, 1024, seed=2)
     assert (slope_a * x + slope_b * y + c <= gate(kind, x, y)).all()
 
@@ -65,7 +66,7 @@ def test_offset_is_attained(kind: GateKind) -> None:
     generator = torch.Generator().manual_seed(5)
     a = 0.2 * torch.randn(300, generator=generator, dtype=torch.float64)
     b = torch.rand(300, generator=generator, dtype=torch.float64)
-    lowest = lowest_point(kind, v, z, a, b)
+    lowest = lowest_point(GateBox.of(kind, v, z), a, b)
     steps = torch.linspace(0, 1, 401, dtype=torch.float64)
     x = (v.lower + steps[:, None] * (v.upper - v.lower))[:, None]
     y = (z.lower + steps[:, None] * (z.upper - z.lower))[None]
@@ -139,7 +140,8 @@ def test_zero_width_planes_meet_the_gate(kind: GateKind) -> None:
 def test_stopping_early_stays_sound(kind: GateKind) -> None:
     v, z = random_boxes(200, 2.0)
     for steps in (0, 1, 3):
-        a, b = envelope_slopes(kind, v, z, steps=steps)
-        c = offset(kind, v, z, a, b)
+        box = GateBox.of(kind, v, z)
+        a, b = envelope_slopes(box, steps=steps)
+        c = offset(box, a, b)
         x, y = points(v, 512, seed=1), points(z, 512, seed=2)
         assert (a * x + b * y + c <= gate(kind, x, y)).all()

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from popqorn.program import Gate, Unary
+from popqorn.relax.envelope import planes
 from popqorn.relax.lines import lines
-from popqorn.relax.planes import planes
 from popqorn.relax.relaxation import Box, Relaxation
 from popqorn.relax.weak import gate_constants, gate_lines, unary_constants
 

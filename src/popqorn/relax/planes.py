@@ -2,7 +2,7 @@
 
 Slopes are free, offsets are exact: for any slopes `(a, b)` the plane `a v + b z + c` with `c = min over the box of f - a v - b z`
 is valid, and that minimum has a closed form (`lowest_point`). The plane of least volume supports the convex envelope of `f` at
-the box centre; `envelope_slopes` finds it by exchanging the three points the plane rests on. Planes above follow from
+the box centre; `envelope_slopes` finds it, in closed form for most boxes (`envelope.py` has the rest). Planes above follow from
 `-f(v, z) = f(v, -z)`, which both gates obey.
 """
 
@@ -13,99 +13,125 @@ import torch
 from torch import Tensor
 
 from popqorn.program import GateKind
-from popqorn.relax.relaxation import Box, Linear, Relaxation, rounding
+from popqorn.relax.relaxation import Box, rounding
 
-EXCHANGE_STEPS = 12
 NEWTON_STEPS = 6
 
 
 @dataclass(frozen=True)
+class GateBox:
+    """A gate over a box, with both factors at the ends: `s` (of `v`) and `t` (`z` or `tanh z`)."""
+
+    kind: GateKind
+    v: Box
+    z: Box
+    s: Box
+    t: Box
+
+    @staticmethod
+    def of(kind: GateKind, v: Box, z: Box) -> "GateBox":
+        s = Box(torch.sigmoid(v.lower), torch.sigmoid(v.upper))
+        return GateBox(kind, v, z, s, Box(kind.factor(z.lower), kind.factor(z.upper)))
+
+    def select(self, index: Tensor) -> "GateBox":
+        """The boxes at `index` (of one axis)."""
+        parts = (Box(box.lower[index], box.upper[index]) for box in (self.v, self.z, self.s, self.t))
+        return GateBox(self.kind, *parts)
+
+    @property
+    def center(self) -> tuple[Tensor, Tensor]:
+        return (self.v.lower + self.v.upper) / 2, (self.z.lower + self.z.upper) / 2
+
+
+@dataclass(frozen=True)
 class Lowest:
-    """Where `f - a v - b z` is least on a box: the point, and a proven lower bound of the value."""
+    """Where `f - a v - b z` is least on a box: the point, the gate there, and a proven lower bound of that least value."""
 
     v: Tensor
     z: Tensor
+    height: Tensor
     value: Tensor
-
-
-def planes(kind: GateKind, v: Box, z: Box) -> Relaxation:
-    """The minimum-volume planes of a gate over `v x z`: `lower(v, z) <= s(v) z <= upper(v, z)` (or with `tanh z`)."""
-    # Two problems in one batch: the lower plane of f on (v, z), and of f on (v, -z).
-    v_lower, v_upper, z_lower, z_upper = torch.broadcast_tensors(v.lower, v.upper, z.lower, z.upper)
-    both_v = Box(torch.stack([v_lower, v_lower]), torch.stack([v_upper, v_upper]))
-    both_z = Box(torch.stack([z_lower, -z_upper]), torch.stack([z_upper, -z_lower]))
-    a, b = envelope_slopes(kind, both_v, both_z)
-    c = offset(kind, both_v, both_z, a, b)
-    return Relaxation(Linear((a[0], b[0]), c[0]), Linear((-a[1], b[1]), -c[1]))
-
-
-def offset(kind: GateKind, v: Box, z: Box, a: Tensor, b: Tensor) -> Tensor:
-    """The greatest `c` (less rounding) with `a v + b z + c <= f(v, z)` on the box."""
-    reach_v = torch.maximum(v.lower.abs(), v.upper.abs())
-    reach_z = torch.maximum(z.lower.abs(), z.upper.abs())
-    return lowest_point(kind, v, z, a, b).value - rounding(kind.factor(reach_z), a * reach_v, b * reach_z)
 
 
 def gradient(kind: GateKind, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Partial derivatives of the gate by `v` and `z`."""
     factor = kind.factor(z)
     slope = 1 - factor.square() if kind is GateKind.TANH else torch.ones_like(z)
-    return torch.sigmoid(v) * torch.sigmoid(-v) * factor, torch.sigmoid(v) * slope
+    s = torch.sigmoid(v)
+    return s * (1 - s) * factor, s * slope
 
 
-# ---- offsets: the exact minimum of f - a v - b z ----------------------------------------------------------------------------
+def offset(box: GateBox, a: Tensor, b: Tensor) -> Tensor:
+    """The greatest `c` (less rounding) with `a v + b z + c <= f(v, z)` on the box."""
+    reach_v = torch.maximum(box.v.lower.abs(), box.v.upper.abs())
+    reach_z = torch.maximum(box.z.lower.abs(), box.z.upper.abs())
+    reach_t = torch.maximum(box.t.lower.abs(), box.t.upper.abs())
+    return lowest_point(box, a, b).value - rounding(reach_t, a * reach_v, b * reach_z)
 
 
-def lowest_point(kind: GateKind, v: Box, z: Box, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Lowest:
+def lowest_point(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Lowest:
     """The minimum of `f - a v - b z` over the box: a proven bound of it for any `newton_steps`, exact to rounding for six."""
-    candidates_v, candidates_z = [], []
-    for edge in (z.lower, z.upper):
-        stationary = _stationary_on_z_edge(kind.factor(edge), a, v)
-        candidates_v += [v.lower, v.upper, stationary]
-        candidates_z += [edge, edge, edge]
-    slack = torch.zeros_like(a)
-    if kind is GateKind.TANH:  # s(v) z is linear in z: its minimum is on one of the two edges above
-        for edge in (v.lower, v.upper):
-            candidates_v.append(edge)
-            candidates_z.append(_stationary_on_v_edge(torch.sigmoid(edge), b, z))
-        inner_v, inner_z, slack = _stationary_inside(a, b, v, z, newton_steps)
-        candidates_v.append(inner_v)
-        candidates_z.append(inner_z)
-    points_v, points_z = torch.stack(candidates_v), torch.stack(candidates_z)
-    values = torch.sigmoid(points_v) * kind.factor(points_z) - a * points_v - b * points_z
-    values[-1] -= slack
-    value, index = values.min(dim=0, keepdim=True)
-    return Lowest(points_v.gather(0, index)[0], points_z.gather(0, index)[0], value[0])
+    v, z, s, t = box.v, box.z, box.s, box.t
+    points = [
+        (v.lower, z.lower, s.lower * t.lower, None),
+        (v.lower, z.upper, s.lower * t.upper, None),
+        (v.upper, z.lower, s.upper * t.lower, None),
+        (v.upper, z.upper, s.upper * t.upper, None),
+        _on_z_edge(box, z.lower, t.lower, a),
+        _on_z_edge(box, z.upper, t.upper, a),
+    ]
+    if box.kind is GateKind.TANH:  # s(v) z is linear in z: its minimum is on one of the two edges above
+        points.append(_on_v_edge(box, v.lower, s.lower, b))
+        points.append(_on_v_edge(box, v.upper, s.upper, b))
+        points.append(_inside(box, a, b, newton_steps))
+    best_v, best_z, best_height, _ = points[0]
+    best = best_height - a * best_v - b * best_z
+    best_v, best_z, best_height = (x.expand_as(best) for x in (best_v, best_z, best_height))
+    for point_v, point_z, height, penalty in points[1:]:
+        value = height - a * point_v - b * point_z
+        if penalty is not None:
+            value = value + penalty
+        lower = value < best
+        best = torch.where(lower, value, best)
+        best_v, best_z = torch.where(lower, point_v, best_v), torch.where(lower, point_z, best_z)
+        best_height = torch.where(lower, height, best_height)
+    return Lowest(best_v, best_z, best_height, best)
 
 
-def _clip(x: Tensor, box: Box) -> Tensor:
-    return torch.maximum(torch.minimum(x, box.upper), box.lower)
+# A candidate for the minimum: v, z, the gate there, and what to add to its value (inf where there is no such point).
+Candidate = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def _stationary_on_z_edge(t: Tensor, a: Tensor, v: Box) -> Tensor:
-    """The local minimum of `t s(v) - a v` in `v`: `s(1-s) = a/t` where it is convex; some point of the box if there is none."""
-    ratio = a / torch.where(t == 0, 1.0, t)
-    exists = (ratio > 0) & (ratio < 0.25) & (t != 0)
+def _on_z_edge(box: GateBox, z: Tensor, t: Tensor, a: Tensor) -> Candidate:
+    """The local minimum of `t s(v) - a v` in `v`: `s(1-s) = a/t` where that is convex."""
+    ratio = a / t  # inf or NaN for t = 0: then there is none
+    exists = (ratio > 0) & (ratio < 0.25)
     ratio = torch.where(exists, ratio, 0.125)
-    s = 2 * ratio / (1 + (1 - 4 * ratio).sqrt())  # the smaller root, without cancellation
-    logit = torch.log(s) - torch.log1p(-s)
-    return torch.where(exists, _clip(torch.where(t > 0, logit, -logit), v), v.lower)
+    small = 2 * ratio / (1 + (1 - 4 * ratio).sqrt())  # the smaller root, without cancellation
+    logit = torch.log(small / (1 - small))
+    positive = t > 0
+    v, s = torch.where(positive, logit, -logit), torch.where(positive, small, 1 - small)
+    exists = exists & (v > box.v.lower) & (v < box.v.upper)
+    return v, z, t * s, torch.where(exists, 0.0, math.inf)
 
 
-def _stationary_on_v_edge(s: Tensor, b: Tensor, z: Box) -> Tensor:
-    """The local minimum of `s tanh(z) - b z` in `z`: `tanh z = -sqrt(1 - b/s)`; some point of the box if there is none."""
-    ratio = b / s.clamp(min=torch.finfo(s.dtype).tiny)
+def _on_v_edge(box: GateBox, v: Tensor, s: Tensor, b: Tensor) -> Candidate:
+    """The local minimum of `s tanh(z) - b z` in `z`: `tanh z = -sqrt(1 - b/s)`."""
+    ratio = b / s  # inf or NaN for s = 0: then there is none
     exists = (ratio > 0) & (ratio < 1)
-    return torch.where(exists, _clip(_negative_arctanh(torch.where(exists, ratio, 0.5)), z), z.lower)
+    z, t = _descending(torch.where(exists, ratio, 0.5))
+    exists = exists & (z > box.z.lower) & (z < box.z.upper)
+    return v, z, s * t, torch.where(exists, 0.0, math.inf)
 
 
-def _negative_arctanh(ratio: Tensor) -> Tensor:
-    """`-arctanh(sqrt(1 - ratio))`, accurate for small `ratio`."""
-    return 0.5 * torch.log(ratio) - torch.log1p((1 - ratio).clamp(min=0).sqrt())
+def _descending(ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """`z < 0` with `1 - tanh(z)^2 = ratio`, and `tanh z`; the two agree to rounding, also where both are tiny."""
+    root = (1 - ratio).clamp(min=0).sqrt()
+    return torch.log1p(-2 * root / (1 + root)) / 2, -root
 
 
-def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The interior local minimum of `s(v) tanh(z) - a v - b z`, and how far below its value the true one can lie.
+def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Candidate:
+    """The interior local minimum of `s(v) tanh(z) - a v - b z`, less how far below its value the true one can lie.
 
     With `S = s(v)`, minimising over `z` first leaves a function of `v` whose derivative is `-phi(S)`,
     `phi(S) = (1-S) sqrt(S (S-b)) - |a|`: a concave function with its peak at `S*`, so the minimum is its root right of `S*`.
@@ -115,14 +141,15 @@ def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box, steps: int) -> tupl
     tiny = torch.finfo(a.dtype).tiny
     possible = (a < 0) & (b > 0) & (b < 1)
     depth, b = torch.where(possible, -a, 0.05), torch.where(possible, b, 0.5)
-    peak = (2 + 3 * b + ((2 + 3 * b).square() - 16 * b).clamp(min=0).sqrt()) / 8
-    # tanh z lies in [tanh lz, tanh uz] and is negative:  b / (1 - tanh^2) bounds S.
-    deepest = b / (1 - torch.tanh(z.lower.clamp(max=0)).square()).clamp(min=tiny)
-    shallowest = b / (1 - torch.tanh(z.upper.clamp(max=0)).square()).clamp(min=tiny)
-    greatest_w = torch.minimum(torch.sigmoid(-v.lower), 1 - torch.maximum(peak, shallowest)).clamp(min=tiny)
-    least_w = torch.maximum(torch.sigmoid(-v.upper), 1 - deepest).clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
+    linear = 2 + 3 * b
+    peak = (linear + (linear.square() - 16 * b).clamp(min=0).sqrt()) / 8
+    # tanh z lies in [t.lower, t.upper] and is negative: b / (1 - tanh^2) bounds S.
+    deepest = b / (1 - box.t.lower.clamp(max=0).square()).clamp(min=tiny)
+    shallowest = b / (1 - box.t.upper.clamp(max=0).square()).clamp(min=tiny)
+    least_w = torch.maximum(torch.sigmoid(-box.v.upper), 1 - deepest).clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
+    greatest_w = torch.minimum(torch.sigmoid(-box.v.lower), 1 - torch.maximum(peak, shallowest))
+    possible = possible & (greatest_w >= least_w)
     greatest_w = torch.maximum(greatest_w, least_w)
-
     w = least_w
     for _ in range(steps):
         root = ((1 - w) * (1 - w - b)).clamp(min=tiny).sqrt()
@@ -130,70 +157,9 @@ def _stationary_inside(a: Tensor, b: Tensor, v: Box, z: Box, steps: int) -> tupl
         w = w - (w * root - depth) / torch.where(rise > 0, rise, math.inf)
         w = torch.maximum(torch.minimum(w, greatest_w), least_w)
     residual = w * ((1 - w) * (1 - w - b)).clamp(min=0).sqrt() - depth
-    inner_v = torch.log1p(-w) - torch.log(w)
-    furthest_v = torch.log1p(-greatest_w) - torch.log(greatest_w)
-    slack = torch.where(possible & (residual < 0), -residual * (inner_v - furthest_v).clamp(min=0), 0.0)
-    inner_z = _negative_arctanh((b / (1 - w)).clamp(max=1))
-    return torch.where(possible, _clip(inner_v, v), v.lower), torch.where(possible, _clip(inner_z, z), z.lower), slack
-
-
-# ---- slopes: the plane that supports the envelope ---------------------------------------------------------------------------
-
-
-def envelope_slopes(kind: GateKind, v: Box, z: Box, *, steps: int = EXCHANGE_STEPS) -> tuple[Tensor, Tensor]:
-    """Slopes `(a, b)` of the plane below the gate that is highest at the box centre.
-
-    The value of the convex envelope at the centre is the linear program `min sum_i w_i f(p_i)` over points `p_i` of the box whose
-    weighted mean is the centre. We keep a basis of three points, take the plane through them, ask `lowest_point` where the gate
-    sinks furthest below that plane, and let that point replace one of the three so that the centre stays in their triangle (a
-    simplex pivot). Coordinates are scaled to `[-1, 1]`, so thin and empty boxes need no special case; of all planes met, the
-    tangent plane at the centre among them, the highest at the centre wins. Any slopes are sound, so this may stop at any step.
-    """
-    middle_v, middle_z = (v.lower + v.upper) / 2, (z.lower + z.upper) / 2
-    half_v, half_z = (v.upper - v.lower) / 2, (z.upper - z.lower) / 2
-    tangent_a, tangent_b = gradient(kind, middle_v, middle_z)
-    best_a, best_b = tangent_a, tangent_b
-    best = lowest_point(kind, v, z, best_a, best_b).value + best_a * middle_v + best_b * middle_z
-    safe_v, safe_z = torch.where(half_v > 0, half_v, 1.0), torch.where(half_z > 0, half_z, 1.0)
-
-    x, y, height, weight = _first_triangle(kind, v, z)
-    for _ in range(steps):
-        x1, y1, rise1 = x[1] - x[0], y[1] - y[0], height[1] - height[0]
-        x2, y2, rise2 = x[2] - x[0], y[2] - y[0], height[2] - height[0]
-        area = x1 * y2 - x2 * y1
-        a = torch.where(half_v > 0, (rise1 * y2 - rise2 * y1) / area / safe_v, tangent_a)
-        b = torch.where(half_z > 0, (x1 * rise2 - x2 * rise1) / area / safe_z, tangent_b)
-        lowest = lowest_point(kind, v, z, a, b, newton_steps=3)
-        value = lowest.value + a * middle_v + b * middle_z
-        better = value > best  # false for NaN: a collapsed triangle is never taken
-        best_a, best_b, best = torch.where(better, a, best_a), torch.where(better, b, best_b), torch.where(better, value, best)
-
-        new_x, new_y = (lowest.v - middle_v) / safe_v, (lowest.z - middle_z) / safe_z
-        along1 = ((new_x - x[0]) * y2 - x2 * (new_y - y[0])) / area
-        along2 = (x1 * (new_y - y[0]) - (new_x - x[0]) * y1) / area
-        share = torch.stack([1 - along1 - along2, along1, along2])
-        ratio = torch.where(share > 1e-9, weight / share.clamp(min=1e-9), math.inf)
-        step, leaving = ratio.min(dim=0, keepdim=True)
-        weight = (weight - step * share).clamp(min=0).scatter(0, leaving, step)
-        new_height = torch.sigmoid(lowest.v) * kind.factor(lowest.z)
-        x = x.scatter(0, leaving, new_x.unsqueeze(0))
-        y = y.scatter(0, leaving, new_y.unsqueeze(0))
-        height = height.scatter(0, leaving, new_height.unsqueeze(0))
-    return best_a, best_b
-
-
-def _first_triangle(kind: GateKind, v: Box, z: Box) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Three corners of the box (scaled coordinates, gate values, weights): the lower diagonal and the lower other corner."""
-    low, high = torch.sigmoid(v.lower), torch.sigmoid(v.upper)
-    bottom, top = kind.factor(z.lower), kind.factor(z.upper)
-    # corners in the order (-1,-1), (1,1), (-1,1), (1,-1): one diagonal, then the other
-    corners = torch.stack([low * bottom, high * top, low * top, high * bottom])
-    corner_x = torch.tensor([-1.0, 1.0, -1.0, 1.0], dtype=corners.dtype, device=corners.device)
-    corner_y = torch.tensor([-1.0, 1.0, 1.0, -1.0], dtype=corners.dtype, device=corners.device)
-    rising = corners[0] + corners[1] <= corners[2] + corners[3]
-    first = torch.where(rising, 0, 2)
-    third = 2 - first + torch.where(rising, corners[3] < corners[2], corners[1] < corners[0]).long()
-    chosen = torch.stack([first, first + 1, third])
-    half = torch.full_like(corners[0], 0.5)
-    weight = torch.stack([half, half, torch.zeros_like(half)])
-    return corner_x[chosen], corner_y[chosen], corners.gather(0, chosen), weight
+    v = torch.log((1 - w) / w)
+    short = (v - torch.log((1 - greatest_w) / greatest_w)).clamp(min=0)
+    z, t = _descending((b / (1 - w)).clamp(max=1))
+    # Rounding may put the point a hair outside; the clip keeps it a point of the box, where `f` is what it is.
+    v, z = torch.maximum(torch.minimum(v, box.v.upper), box.v.lower), torch.maximum(torch.minimum(z, box.z.upper), box.z.lower)
+    return v, z, (1 - w) * t, torch.where(possible, residual.clamp(max=0) * short, math.inf)

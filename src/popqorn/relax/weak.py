@@ -6,7 +6,7 @@ from torch import Tensor
 from popqorn.activations import SIGMOID, Activation
 from popqorn.program import GateKind
 from popqorn.relax.lines import image, lines
-from popqorn.relax.relaxation import Box, Linear, Relaxation
+from popqorn.relax.relaxation import Box, Linear, Relaxation, rounding
 
 
 def gate_image(kind: GateKind, v: Box, z: Box) -> Box:
@@ -29,9 +29,12 @@ def gate_constants(kind: GateKind, v: Box, z: Box) -> Relaxation:
 def gate_lines(kind: GateKind, v: Box, z: Box) -> Relaxation:
     """A gate as a line in `v` alone: the other factor sits at its extreme `t`, and `t s(v)` between `t` times lines of `s`."""
     sigmoid = lines(SIGMOID, v)
+    lower = _times(kind.factor(z.lower), sigmoid.lower, sigmoid.upper)
+    upper = _times(kind.factor(z.upper), sigmoid.upper, sigmoid.lower)
+    reach = torch.maximum(v.lower.abs(), v.upper.abs())
     return Relaxation(
-        _times(kind.factor(z.lower), sigmoid.lower, sigmoid.upper),
-        _times(kind.factor(z.upper), sigmoid.upper, sigmoid.lower),
+        Linear(lower.slopes, lower.offset - rounding(lower.slopes[0] * reach, lower.offset)),
+        Linear(upper.slopes, upper.offset + rounding(upper.slopes[0] * reach, upper.offset)),
     )
 
 
