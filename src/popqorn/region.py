@@ -21,6 +21,11 @@ class Region:
     share: Float[Tensor, "#batch frames _"]
     norm: float
 
+    def select(self, samples: slice) -> "Region":
+        """The region of some samples."""
+        share = self.share if self.share.shape[0] == 1 else self.share[samples]
+        return Region(self.center[samples], self.eps[samples], share, self.norm)
+
     @property
     def dual_norm(self) -> float:
         """`q` with `1/p + 1/q = 1`."""

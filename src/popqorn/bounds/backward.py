@@ -23,6 +23,7 @@ class _Walk:
     """Rows that still wait at nodes further up, piece by piece, and the constant terms collected so far."""
 
     relaxations: Mapping[int, Relaxation]
+    samples: slice
     on_input: OnInput
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
     terms: list[Tensor] = field(default_factory=list)
@@ -37,14 +38,15 @@ def walk_back(
     position: int,
     rows: Float[Tensor, "#batch rows size"],
     relaxations: Mapping[int, Relaxation],
+    samples: slice,
     on_input: OnInput,
 ) -> Float[Tensor, "#batch rows"]:
-    """A lower bound of `rows @ node[position]`.
+    """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed.
 
     `on_input(frame, coefficients)` says what the least value of a linear form of one frame is; their sum and the constant terms
     of the relaxations make the bound.
     """
-    walk = _Walk(relaxations, on_input)
+    walk = _Walk(relaxations, samples, on_input)
     walk.send(position, rows)
     for index in range(position, -1, -1):
         pieces = walk.waiting.pop(index, None)
@@ -59,19 +61,20 @@ def walk_back(
 
 def _assemble(pieces: list[tuple[int, Tensor]], size: int) -> Tensor:
     """The sum of all pieces sent to a node, at its full width."""
-    if all(rows.shape[-1] == size for _, rows in pieces):
-        total = pieces[0][1]
-        for _, rows in pieces[1:]:
-            total = total + rows
-        return total
-    pieces = sorted(pieces, key=lambda piece: piece[0])
-    batch = max(rows.shape[0] for _, rows in pieces)
-    widths = [rows.shape[-1] for _, rows in pieces]
-    if [start for start, _ in pieces] == [sum(widths[:i]) for i in range(len(widths))] and sum(widths) == size:
-        return torch.cat([rows.expand(batch, -1, -1) for _, rows in pieces], dim=-1)
-    total = pieces[0][1].new_zeros(batch, pieces[0][1].shape[1], size)
+    by_place: dict[tuple[int, int], Tensor] = {}
     for start, rows in pieces:
-        total[..., start : start + rows.shape[-1]] += rows
+        place = start, rows.shape[-1]
+        by_place[place] = rows if place not in by_place else by_place[place] + rows
+    if len(by_place) == 1 and (0, size) in by_place:
+        return by_place[0, size]
+    batch = max(rows.shape[0] for rows in by_place.values())
+    places = sorted(by_place)
+    ends = [start + width for start, width in places]
+    if [start for start, _ in places] == [0, *ends[:-1]] and ends[-1] == size:
+        return torch.cat([by_place[place].expand(batch, -1, -1) for place in places], dim=-1)
+    total = pieces[0][1].new_zeros(batch, pieces[0][1].shape[1], size)
+    for start, width in places:
+        total[..., start : start + width] += by_place[start, width]
     return total
 
 
@@ -110,12 +113,20 @@ def _concat(walk: _Walk, index: int, node: Concat, rows: Tensor) -> None:
 
 
 def _relaxed(walk: _Walk, index: int, node: Unary | Gate, rows: Tensor) -> None:
+    """`low` for positive and `high` for negative coefficients is `middle * rows + half * |rows|`: two passes over the rows."""
     lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
-    positive, negative = rows.clamp(min=0), rows.clamp(max=0)
+    size = rows.abs()
     for source, low, high in zip(node.sources, lower.slopes, upper.slopes, strict=True):
-        walk.send(source, positive * low.unsqueeze(-2) + negative * high.unsqueeze(-2))
-    constant = positive @ lower.offset.unsqueeze(-1) + negative @ upper.offset.unsqueeze(-1)
-    walk.terms.append(constant.squeeze(-1))
+        middle, half = _middle_and_half(low, high, walk.samples)
+        walk.send(source, (rows * middle.unsqueeze(-2)).addcmul_(size, half.unsqueeze(-2)))
+    middle, half = _middle_and_half(lower.offset, upper.offset, walk.samples)
+    walk.terms.append((rows @ middle.unsqueeze(-1) + size @ half.unsqueeze(-1)).squeeze(-1))
+
+
+def _middle_and_half(low: Tensor, high: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
+    if low.shape[0] > 1:
+        low, high = low[samples], high[samples]
+    return (low + high) / 2, (low - high) / 2
 
 
 _RULES: dict[type, Callable[..., None]] = {

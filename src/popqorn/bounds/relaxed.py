@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from popqorn.program import Input, Scale, Slice, Tape
 from popqorn.region import Region
 from popqorn.relax.methods import Method
 from popqorn.relax.relaxation import Box, Relaxation
+
+CACHE_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,23 @@ def _least(
     chunk_rows: int | None,
 ) -> Tensor:
     """A lower bound of `rows @ node[index]` over the region, at most `chunk_rows` rows (counted over the batch) at a time."""
-    batch = region.center.shape[0]
-    chunk = rows.shape[1] if chunk_rows is None else max(1, chunk_rows // batch)
-    parts = [
-        walk_back(tape, index, part, relaxations, lambda frame, coefficients: least(region, frame, coefficients))
-        for part in rows.split(chunk, dim=1)
-    ]
-    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    limit = chunk_rows or rows_in_cache(tape, region.center.dtype)
+    count = rows.shape[1]
+    samples_each = max(1, limit // count)
+    bounds = []
+    for start in range(0, region.center.shape[0], samples_each):
+        samples = slice(start, start + samples_each)
+        part = region.select(samples)
+        some = rows if rows.shape[0] == 1 else rows[samples]
+        walked = [
+            walk_back(tape, index, piece, relaxations, samples, partial(least, part))
+            for piece in some.split(max(1, limit // part.center.shape[0]), dim=1)
+        ]
+        bounds.append(torch.cat([bound.expand(part.center.shape[0], -1) for bound in walked], dim=1))
+    return torch.cat(bounds)
+
+
+def rows_in_cache(tape: Tape, dtype: torch.dtype) -> int:
+    """How many rows a walk should hold at once for its coefficients to stay in a processor's cache between operations."""
+    widest = max(node.size for node in tape.nodes)
+    return max(64, CACHE_BYTES // (widest * dtype.itemsize))

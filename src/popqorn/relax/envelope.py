@@ -15,6 +15,7 @@ from popqorn.relax.planes import GateBox, gradient, lowest_point, offset
 from popqorn.relax.relaxation import Box, Linear, Relaxation
 
 EXCHANGE_STEPS = 6
+QUICK_STEPS = 3
 
 
 def planes(kind: GateKind, v: Box, z: Box) -> Relaxation:
@@ -56,14 +57,16 @@ def _guesses(box: GateBox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     middle_v, middle_z = box.center
     half_v, half_z = (v.upper - v.lower) / 2, (z.upper - z.lower) / 2
     tangent = gradient(box.kind, middle_v, middle_z)
-    resting = [torch.sigmoid(middle_v) * box.kind.factor(middle_z)]
-    slopes = [tangent]
+    slopes, resting = [], []
+    if box.kind is GateKind.TANH:  # s(v) z is nowhere convex: no plane below it touches it at the centre of a box
+        slopes.append(tangent)
+        resting.append(torch.sigmoid(middle_v) * torch.tanh(middle_z))
     for guess_a, guess_b, value in _opposite_pairs(box, middle_v, middle_z, half_v, half_z):
         # A side without width leaves its slope open; the tangent's is as good as any.
         slopes.append((torch.where(half_v > 0, guess_a, tangent[0]), torch.where(half_z > 0, guess_b, tangent[1])))
         resting.append(value)
     a, b = torch.stack([pair[0] for pair in slopes]), torch.stack([pair[1] for pair in slopes])
-    values = lowest_point(box, a, b).value + a * middle_v + b * middle_z
+    values = lowest_point(box, a, b, newton_steps=QUICK_STEPS).value + a * middle_v + b * middle_z
     value, best = torch.where(values.isnan(), -math.inf, values).max(0, keepdim=True)
     above = torch.stack(resting).amin(0)
     return a.gather(0, best)[0], b.gather(0, best)[0], value[0], above
@@ -159,7 +162,7 @@ def _exchange(box: GateBox, best_a: Tensor, best_b: Tensor, best: Tensor, steps:
         x2, y2, rise2 = x[2] - x[0], y[2] - y[0], height[2] - height[0]
         area = x1 * y2 - x2 * y1
         a, b = (rise1 * y2 - rise2 * y1) / area / safe_v, (x1 * rise2 - x2 * rise1) / area / safe_z
-        lowest = lowest_point(box, a, b, newton_steps=4)
+        lowest = lowest_point(box, a, b, newton_steps=QUICK_STEPS)
         value = lowest.value + a * middle_v + b * middle_z
         better = value > best  # false for NaN: a collapsed triangle is never taken
         best_a, best_b, best = torch.where(better, a, best_a), torch.where(better, b, best_b), torch.where(better, value, best)
