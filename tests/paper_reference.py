@@ -109,7 +109,7 @@ def gru(
             of_z, of_r, of_n, of_w, previous_a = (np.zeros(size) for _ in range(5))
             for r in range(size):
                 alpha, beta, gamma = choose(planes[k]["zn"][r], of_a[r], upper)
-                of_z[r] -= of_a[r] * alpha
+                of_z[r] += of_a[r] * alpha
                 of_n[r] = of_a[r] * beta
                 total += of_a[r] * gamma
                 alpha, beta, gamma = choose(planes[k]["za"][r], of_a[r], upper)

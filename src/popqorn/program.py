@@ -7,6 +7,7 @@ operands come before their users. Values are `[batch, size]`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -156,15 +157,19 @@ class Unary:
 
 @dataclass(frozen=True, eq=False)
 class Gate:
-    """`s(v) * z` or `s(v) * tanh(z)`, entry by entry; `sources` are `(v, z)` and `s` is the logistic sigmoid."""
+    """`s(v) * z` or `s(v) * tanh(z)`, entry by entry; `sources` are `(v, z)` and `s` is the logistic sigmoid.
+
+    A `closing` gate has `s(-v) = 1 - s(v)` in place of `s(v)`.
+    """
 
     sources: tuple[int, int]
     kind: GateKind
     size: int
+    closing: bool = False
 
     def evaluate(self, *operands: Tensor) -> Tensor:
         v, z = operands
-        return torch.sigmoid(v) * self.kind.factor(z)
+        return torch.sigmoid(-v if self.closing else v) * self.kind.factor(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +179,15 @@ class Tape:
     nodes: tuple[Node, ...]
     frames: int
     features: int
+
+    @cached_property
+    def users(self) -> tuple[int, ...]:
+        """How many operands each node is."""
+        counts = [0] * len(self.nodes)
+        for node in self.nodes:
+            for source in node.sources:
+                counts[source] += 1
+        return tuple(counts)
 
     @property
     def outputs(self) -> int:
@@ -219,6 +233,11 @@ class TapeWriter:
         """The width of the value at `position`."""
         return self._nodes[position].size
 
+    def is_zero(self, position: int) -> bool:
+        """Whether the value at `position` is a constant zero, such as the usual initial state."""
+        node = self._nodes[position]
+        return isinstance(node, Constant) and not bool(node.value.any())
+
     def input(self, frame: int) -> int:
         return self._append(Input(frame, self.features))
 
@@ -226,7 +245,8 @@ class TapeWriter:
         return self._append(Constant(self.tensor(value)))
 
     def affine(self, terms: Sequence[tuple[int, Tensor]], bias: Tensor | None = None) -> int:
-        """`sum of weight @ operand + bias` over `terms` of `(operand, weight)`."""
+        """`sum of weight @ operand + bias` over `terms` of `(operand, weight)`; operands that are always zero are left out."""
+        terms = [term for term in terms if not self.is_zero(term[0])] or terms
         weights = tuple(self.tensor(weight) for _, weight in terms)
         zero = torch.zeros(weights[0].shape[0], dtype=self.dtype, device=self.device)
         return self._append(Affine(tuple(source for source, _ in terms), weights, zero if bias is None else self.tensor(bias)))
@@ -235,7 +255,7 @@ class TapeWriter:
         return self._append(Scale((source,), factor, self.size(source)))
 
     def sum(self, *sources: int) -> int:
-        return self._append(Sum(sources, self.size(sources[0])))
+        return self._append(Sum(sources, self.size(sources[0]))) if len(sources) > 1 else sources[0]
 
     def slice(self, source: int, start: int, stop: int) -> int:
         return self._append(Slice((source,), start, stop))
@@ -246,8 +266,8 @@ class TapeWriter:
     def unary(self, source: int, activation: Activation) -> int:
         return self._append(Unary((source,), activation, self.size(source)))
 
-    def gate(self, v: int, z: int, kind: GateKind) -> int:
-        return self._append(Gate((v, z), kind, self.size(z)))
+    def gate(self, v: int, z: int, kind: GateKind, *, closing: bool = False) -> int:
+        return self._append(Gate((v, z), kind, self.size(z), closing))
 
     def finish(self, output: int) -> Tape:
         """The tape of everything `output` depends on, `output` last."""

@@ -22,6 +22,7 @@ OnInput = Callable[[int, Tensor], Tensor]
 class _Walk:
     """Rows that still wait at nodes further up, piece by piece, and the constant terms collected so far."""
 
+    tape: Tape
     relaxations: Mapping[int, Relaxation]
     samples: slice
     on_input: OnInput
@@ -46,7 +47,7 @@ def walk_back(
     `on_input(frame, coefficients)` says what the least value of a linear form of one frame is; their sum and the constant terms
     of the relaxations make the bound.
     """
-    walk = _Walk(relaxations, samples, on_input)
+    walk = _Walk(tape, relaxations, samples, on_input)
     walk.send(position, rows)
     for index in range(position, -1, -1):
         pieces = walk.waiting.pop(index, None)
@@ -97,8 +98,13 @@ def _scale(walk: _Walk, index: int, node: Scale, rows: Tensor) -> None:
 
 
 def _sum(walk: _Walk, index: int, node: Sum, rows: Tensor) -> None:
+    """Nonlinear operands that only this sum uses are replaced together: one relaxation, one pass for all of them."""
+    relaxed = [source for source in node.sources if source in walk.relaxations and walk.tape.users[source] == 1]
+    if relaxed:
+        _replace(walk, relaxed, rows)
     for source in node.sources:
-        walk.send(source, rows)
+        if source not in relaxed:
+            walk.send(source, rows)
 
 
 def _slice(walk: _Walk, index: int, node: Slice, rows: Tensor) -> None:
@@ -113,20 +119,34 @@ def _concat(walk: _Walk, index: int, node: Concat, rows: Tensor) -> None:
 
 
 def _relaxed(walk: _Walk, index: int, node: Unary | Gate, rows: Tensor) -> None:
-    """`low` for positive and `high` for negative coefficients is `middle * rows + half * |rows|`: two passes over the rows."""
-    lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
+    _replace(walk, [index], rows)
+
+
+def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
+    """Put the relaxations of a sum of nonlinear nodes in its place.
+
+    `low` for positive and `high` for negative coefficients is `middle * rows + half * |rows|`: two passes over the rows.
+    """
+    slopes: dict[int, tuple[Tensor, Tensor]] = {}
+    offset = None
+    for index in indices:
+        lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
+        for source, low, high in zip(walk.tape.nodes[index].sources, lower.slopes, upper.slopes, strict=True):
+            slopes[source] = _added(slopes.get(source), low, high, walk.samples)
+        offset = _added(offset, lower.offset, upper.offset, walk.samples)
+    assert offset is not None
     size = rows.abs()
-    for source, low, high in zip(node.sources, lower.slopes, upper.slopes, strict=True):
-        middle, half = _middle_and_half(low, high, walk.samples)
-        walk.send(source, (rows * middle.unsqueeze(-2)).addcmul_(size, half.unsqueeze(-2)))
-    middle, half = _middle_and_half(lower.offset, upper.offset, walk.samples)
-    walk.terms.append((rows @ middle.unsqueeze(-1) + size @ half.unsqueeze(-1)).squeeze(-1))
+    for source, (middle, half) in slopes.items():
+        walk.send(source, (rows * middle).addcmul_(size, half))
+    walk.terms.append((rows @ offset[0].mT + size @ offset[1].mT).squeeze(-1))
 
 
-def _middle_and_half(low: Tensor, high: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
+def _added(before: tuple[Tensor, Tensor] | None, low: Tensor, high: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
+    """Mean and half difference of a lower and an upper coefficient, `[batch, 1, size]`, added to those of `before`."""
     if low.shape[0] > 1:
         low, high = low[samples], high[samples]
-    return (low + high) / 2, (low - high) / 2
+    middle, half = ((low + high) / 2).unsqueeze(-2), ((low - high) / 2).unsqueeze(-2)
+    return (middle, half) if before is None else (before[0] + middle, before[1] + half)
 
 
 _RULES: dict[type, Callable[..., None]] = {

@@ -46,5 +46,5 @@ _RULES: dict[type, Callable[..., Box]] = {
     Slice: _ends,
     Concat: _ends,
     Unary: lambda node, box: image(node.activation, box),
-    Gate: lambda node, v, z: gate_image(node.kind, v, z),
+    Gate: lambda node, v, z: gate_image(node.kind, -v if node.closing else v, z),
 }

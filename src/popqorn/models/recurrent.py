@@ -70,7 +70,8 @@ def _lstm(writer: TapeWriter, rnn: nn.RNNBase, suffix: str, x: int, states: Stat
     y = writer.affine([(x, wx), (states[0], wa)], bx + ba)
     size = rnn.hidden_size
     i, f, g, o = (writer.slice(y, k * size, (k + 1) * size) for k in range(4))
-    c = writer.sum(writer.gate(f, states[1], GateKind.IDENTITY), writer.gate(i, g, GateKind.TANH))
+    kept = [] if writer.is_zero(states[1]) else [writer.gate(f, states[1], GateKind.IDENTITY)]
+    c = writer.sum(*kept, writer.gate(i, g, GateKind.TANH))
     a = writer.gate(o, c, GateKind.TANH)
     if rnn.proj_size:
         a = writer.affine([(a, _weight(rnn, "weight_hr" + suffix))])
@@ -86,8 +87,9 @@ def _gru(writer: TapeWriter, rnn: nn.RNNBase, suffix: str, x: int, states: State
     r, z = writer.slice(y, 0, size), writer.slice(y, size, 2 * size)
     w = writer.affine([(states[0], wa[2 * size :])], ba[2 * size :])
     n = writer.sum(writer.affine([(x, wx[2 * size :])], bx[2 * size :]), writer.gate(r, w, GateKind.IDENTITY))
-    fresh = writer.gate(writer.scale(z, -1.0), n, GateKind.TANH)
-    return [writer.sum(fresh, writer.gate(z, states[0], GateKind.IDENTITY))]
+    fresh = writer.gate(z, n, GateKind.TANH, closing=True)
+    kept = [] if writer.is_zero(states[0]) else [writer.gate(z, states[0], GateKind.IDENTITY)]
+    return [writer.sum(fresh, *kept)]
 
 
 _CELLS: dict[type, Cell] = {nn.RNN: _vanilla, nn.LSTM: _lstm, nn.GRU: _gru}

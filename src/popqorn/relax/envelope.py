@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from popqorn.program import GateKind
-from popqorn.relax.planes import GateBox, gradient, lowest_point, offset
+from popqorn.relax.planes import GateBox, gradient, least_value, lowest_point, offset
 from popqorn.relax.relaxation import Box, Linear, Relaxation
 
 EXCHANGE_STEPS = 6
-QUICK_STEPS = 3
+QUICK_STEPS = 4
 
 
 def planes(kind: GateKind, v: Box, z: Box) -> Relaxation:
@@ -41,7 +41,8 @@ def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tenso
     the best there is; only boxes where none of the closed forms does go on to the exchange.
     """
     a, b, value, above = _guesses(box)
-    open_boxes = (above - value > 1e-9 * (box.t.lower.abs() + box.t.upper.abs())).nonzero().squeeze(1)
+    negligible = 1e-9 * (box.t.lower.abs() + box.t.upper.abs()) + torch.finfo(value.dtype).eps
+    open_boxes = (above - value > negligible).nonzero().squeeze(1)
     if steps and len(open_boxes):
         found = _exchange(box.select(open_boxes), a[open_boxes], b[open_boxes], value[open_boxes], steps)
         a[open_boxes], b[open_boxes] = found
@@ -66,7 +67,7 @@ def _guesses(box: GateBox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         slopes.append((torch.where(half_v > 0, guess_a, tangent[0]), torch.where(half_z > 0, guess_b, tangent[1])))
         resting.append(value)
     a, b = torch.stack([pair[0] for pair in slopes]), torch.stack([pair[1] for pair in slopes])
-    values = lowest_point(box, a, b, newton_steps=QUICK_STEPS).value + a * middle_v + b * middle_z
+    values = least_value(box, a, b, newton_steps=QUICK_STEPS) + a * middle_v + b * middle_z
     value, best = torch.where(values.isnan(), -math.inf, values).max(0, keepdim=True)
     above = torch.stack(resting).amin(0)
     return a.gather(0, best)[0], b.gather(0, best)[0], value[0], above
@@ -171,7 +172,7 @@ def _exchange(box: GateBox, best_a: Tensor, best_b: Tensor, best: Tensor, steps:
         along1 = ((new_x - x[0]) * y2 - x2 * (new_y - y[0])) / area
         along2 = (x1 * (new_y - y[0]) - (new_x - x[0]) * y1) / area
         share = torch.stack([1 - along1 - along2, along1, along2])
-        ratio = torch.where(share > 1e-9, weight / share.clamp(min=1e-9), math.inf)
+        ratio = (weight / share.clamp(min=1e-9)).masked_fill_(share <= 1e-9, math.inf)
         step, leaving = ratio.min(dim=0, keepdim=True)
         weight = (weight - step * share).clamp(min=0).scatter(0, leaving, step)
         x = x.scatter(0, leaving, new_x.unsqueeze(0))

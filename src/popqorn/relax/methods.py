@@ -7,7 +7,7 @@ from typing import Any
 from popqorn.program import Gate, Unary
 from popqorn.relax.envelope import planes
 from popqorn.relax.lines import lines
-from popqorn.relax.relaxation import Box, Relaxation
+from popqorn.relax.relaxation import Box, Linear, Relaxation
 from popqorn.relax.weak import gate_constants, gate_lines, unary_constants
 
 Relax = Callable[..., Relaxation]
@@ -30,10 +30,19 @@ class Method:
 
 
 def _rules(unary: Callable[..., Relaxation], gate: Callable[..., Relaxation]) -> dict[type, Relax]:
-    return {
-        Unary: lambda node, box: unary(node.activation, box),
-        Gate: lambda node, v, z: gate(node.kind, v, z),
-    }
+    def of_gate(node: Gate, v: Box, z: Box) -> Relaxation:
+        return _turned(gate(node.kind, -v, z)) if node.closing else gate(node.kind, v, z)
+
+    return {Unary: lambda node, box: unary(node.activation, box), Gate: of_gate}
+
+
+def _turned(relaxation: Relaxation) -> Relaxation:
+    """A relaxation in `(-v, z)` as one in `(v, z)`."""
+
+    def turn(plane: Linear) -> Linear:
+        return Linear((-plane.slopes[0], plane.slopes[1]), plane.offset)
+
+    return Relaxation(turn(relaxation.lower), turn(relaxation.upper))
 
 
 METHODS = {

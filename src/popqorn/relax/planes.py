@@ -8,6 +8,7 @@ the box centre; `envelope_slopes` finds it, in closed form for most boxes (`enve
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -38,6 +39,30 @@ class GateBox:
         parts = (Box(box.lower[index], box.upper[index]) for box in (self.v, self.z, self.s, self.t))
         return GateBox(self.kind, *parts)
 
+    @cached_property
+    def corners(self) -> "list[Candidate]":
+        """The four corners as candidates for a minimum."""
+        v, z, s, t = self.v, self.z, self.s, self.t
+        nothing = torch.zeros_like(v.lower)
+        return [
+            (v.lower, z.lower, s.lower * t.lower, nothing),
+            (v.lower, z.upper, s.lower * t.upper, nothing),
+            (v.upper, z.lower, s.upper * t.lower, nothing),
+            (v.upper, z.upper, s.upper * t.upper, nothing),
+        ]
+
+    @cached_property
+    def closed(self) -> Box:
+        """`1 - s` at the ends of `v`, accurate for open gates; the lower end belongs to `v.upper`."""
+        return Box(torch.sigmoid(-self.v.upper), torch.sigmoid(-self.v.lower))
+
+    @cached_property
+    def flatness(self) -> tuple[Tensor, Tensor]:
+        """`1 - tanh(z)^2` where `z` is lowest and where it is highest, as far as `z` is negative."""
+        tiny = torch.finfo(self.t.lower.dtype).tiny
+        low, high = self.t.lower.clamp(max=0), self.t.upper.clamp(max=0)
+        return (1 - low.square()).clamp(min=tiny), (1 - high.square()).clamp(min=tiny)
+
     @property
     def center(self) -> tuple[Tensor, Tensor]:
         return (self.v.lower + self.v.upper) / 2, (self.z.lower + self.z.upper) / 2
@@ -66,36 +91,33 @@ def offset(box: GateBox, a: Tensor, b: Tensor) -> Tensor:
     reach_v = torch.maximum(box.v.lower.abs(), box.v.upper.abs())
     reach_z = torch.maximum(box.z.lower.abs(), box.z.upper.abs())
     reach_t = torch.maximum(box.t.lower.abs(), box.t.upper.abs())
-    return lowest_point(box, a, b).value - rounding(reach_t, a * reach_v, b * reach_z)
+    return least_value(box, a, b) - rounding(reach_t, a * reach_v, b * reach_z)
+
+
+def least_value(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Tensor:
+    """The minimum of `f - a v - b z` over the box: a proven bound of it for any `newton_steps`, exact to rounding for six."""
+    least = torch.full_like(a, math.inf)
+    for v, z, height, penalty in _candidates(box, a, b, newton_steps):
+        least = torch.minimum(least, height - a * v - b * z + penalty)
+    return least
 
 
 def lowest_point(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Lowest:
-    """The minimum of `f - a v - b z` over the box: a proven bound of it for any `newton_steps`, exact to rounding for six."""
-    v, z, s, t = box.v, box.z, box.s, box.t
-    points = [
-        (v.lower, z.lower, s.lower * t.lower, None),
-        (v.lower, z.upper, s.lower * t.upper, None),
-        (v.upper, z.lower, s.upper * t.lower, None),
-        (v.upper, z.upper, s.upper * t.upper, None),
-        _on_z_edge(box, z.lower, t.lower, a),
-        _on_z_edge(box, z.upper, t.upper, a),
-    ]
+    """`least_value`, and where it is attained; for boxes and slopes along one axis."""
+    points = _candidates(box, a, b, newton_steps)
+    v, z, height = (torch.stack([point[part] for point in points]) for part in range(3))
+    value, index = (height - a * v - b * z + torch.stack([point[3] for point in points])).min(dim=0, keepdim=True)
+    return Lowest(v.gather(0, index)[0], z.gather(0, index)[0], height.gather(0, index)[0], value[0])
+
+
+def _candidates(box: GateBox, a: Tensor, b: Tensor, newton_steps: int) -> "list[Candidate]":
+    """The points where the minimum of `f - a v - b z` can be: corners, edges, inside."""
+    points = [*box.corners, _on_z_edge(box, box.z.lower, box.t.lower, a), _on_z_edge(box, box.z.upper, box.t.upper, a)]
     if box.kind is GateKind.TANH:  # s(v) z is linear in z: its minimum is on one of the two edges above
-        points.append(_on_v_edge(box, v.lower, s.lower, b))
-        points.append(_on_v_edge(box, v.upper, s.upper, b))
+        points.append(_on_v_edge(box, box.v.lower, box.s.lower, b))
+        points.append(_on_v_edge(box, box.v.upper, box.s.upper, b))
         points.append(_inside(box, a, b, newton_steps))
-    best_v, best_z, best_height, _ = points[0]
-    best = best_height - a * best_v - b * best_z
-    best_v, best_z, best_height = (x.expand_as(best) for x in (best_v, best_z, best_height))
-    for point_v, point_z, height, penalty in points[1:]:
-        value = height - a * point_v - b * point_z
-        if penalty is not None:
-            value = value + penalty
-        lower = value < best
-        best = torch.where(lower, value, best)
-        best_v, best_z = torch.where(lower, point_v, best_v), torch.where(lower, point_z, best_z)
-        best_height = torch.where(lower, height, best_height)
-    return Lowest(best_v, best_z, best_height, best)
+    return points
 
 
 # A candidate for the minimum: v, z, the gate there, and what to add to its value (inf where there is no such point).
@@ -105,23 +127,23 @@ Candidate = tuple[Tensor, Tensor, Tensor, Tensor]
 def _on_z_edge(box: GateBox, z: Tensor, t: Tensor, a: Tensor) -> Candidate:
     """The local minimum of `t s(v) - a v` in `v`: `s(1-s) = a/t` where that is convex."""
     ratio = a / t  # inf or NaN for t = 0: then there is none
-    exists = (ratio > 0) & (ratio < 0.25)
-    ratio = torch.where(exists, ratio, 0.125)
+    missing = ~((ratio > 0) & (ratio < 0.25))
+    ratio = ratio.masked_fill(missing, 0.125)
     small = 2 * ratio / (1 + (1 - 4 * ratio).sqrt())  # the smaller root, without cancellation
     logit = torch.log(small / (1 - small))
     positive = t > 0
     v, s = torch.where(positive, logit, -logit), torch.where(positive, small, 1 - small)
-    exists = exists & (v > box.v.lower) & (v < box.v.upper)
-    return v, z, t * s, torch.where(exists, 0.0, math.inf)
+    missing = missing | (v <= box.v.lower) | (v >= box.v.upper)
+    return v, z, t * s, torch.zeros_like(v).masked_fill_(missing, math.inf)
 
 
 def _on_v_edge(box: GateBox, v: Tensor, s: Tensor, b: Tensor) -> Candidate:
     """The local minimum of `s tanh(z) - b z` in `z`: `tanh z = -sqrt(1 - b/s)`."""
     ratio = b / s  # inf or NaN for s = 0: then there is none
-    exists = (ratio > 0) & (ratio < 1)
-    z, t = _descending(torch.where(exists, ratio, 0.5))
-    exists = exists & (z > box.z.lower) & (z < box.z.upper)
-    return v, z, s * t, torch.where(exists, 0.0, math.inf)
+    missing = ~((ratio > 0) & (ratio < 1))
+    z, t = _descending(ratio.masked_fill(missing, 0.5))
+    missing = missing | (z <= box.z.lower) | (z >= box.z.upper)
+    return v, z, s * t, torch.zeros_like(z).masked_fill_(missing, math.inf)
 
 
 def _descending(ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,27 +161,28 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Candidate:
     The iteration runs in `w = 1 - S`, which keeps its precision when the gate is nearly open.
     """
     tiny = torch.finfo(a.dtype).tiny
-    possible = (a < 0) & (b > 0) & (b < 1)
-    depth, b = torch.where(possible, -a, 0.05), torch.where(possible, b, 0.5)
+    impossible = ~((a < 0) & (b > 0) & (b < 1))
+    depth, b = (-a).masked_fill(impossible, 0.05), b.masked_fill(impossible, 0.5)
     linear = 2 + 3 * b
     peak = (linear + (linear.square() - 16 * b).clamp(min=0).sqrt()) / 8
     # tanh z lies in [t.lower, t.upper] and is negative: b / (1 - tanh^2) bounds S.
-    deepest = b / (1 - box.t.lower.clamp(max=0).square()).clamp(min=tiny)
-    shallowest = b / (1 - box.t.upper.clamp(max=0).square()).clamp(min=tiny)
-    least_w = torch.maximum(torch.sigmoid(-box.v.upper), 1 - deepest).clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
-    greatest_w = torch.minimum(torch.sigmoid(-box.v.lower), 1 - torch.maximum(peak, shallowest))
-    possible = possible & (greatest_w >= least_w)
+    deepest, shallowest = (b / flatness for flatness in box.flatness)
+    least_w = torch.maximum(box.closed.lower, 1 - deepest).clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
+    greatest_w = torch.minimum(box.closed.upper, 1 - torch.maximum(peak, shallowest))
+    impossible = impossible | (greatest_w < least_w)
     greatest_w = torch.maximum(greatest_w, least_w)
     w = least_w
     for _ in range(steps):
-        root = ((1 - w) * (1 - w - b)).clamp(min=tiny).sqrt()
-        rise = root - w * (2 * (1 - w) - b) / (2 * root)
-        w = w - (w * root - depth) / torch.where(rise > 0, rise, math.inf)
+        s = 1 - w
+        root = (s * (s - b)).clamp_(min=tiny).sqrt_()
+        rise = root - w * (2 * s - b) / (2 * root)
+        w = w - (w * root - depth) / rise.masked_fill_(rise <= 0, math.inf)
         w = torch.maximum(torch.minimum(w, greatest_w), least_w)
-    residual = w * ((1 - w) * (1 - w - b)).clamp(min=0).sqrt() - depth
-    v = torch.log((1 - w) / w)
+    s = 1 - w
+    residual = w * (s * (s - b)).clamp_(min=0).sqrt_() - depth
+    v = torch.log(s / w)
     short = (v - torch.log((1 - greatest_w) / greatest_w)).clamp(min=0)
-    z, t = _descending((b / (1 - w)).clamp(max=1))
+    z, t = _descending((b / s).clamp(max=1))
     # Rounding may put the point a hair outside; the clip keeps it a point of the box, where `f` is what it is.
     v, z = torch.maximum(torch.minimum(v, box.v.upper), box.v.lower), torch.maximum(torch.minimum(z, box.z.upper), box.z.lower)
-    return v, z, (1 - w) * t, torch.where(possible, residual.clamp(max=0) * short, math.inf)
+    return v, z, s * t, (residual.clamp(max=0) * short).masked_fill_(impossible, math.inf)
