@@ -2,7 +2,7 @@
 
 The envelope at the centre is the linear program `min sum_i w_i f(p_i)` over points `p_i` of the box whose weighted mean is the
 centre. Nearly always the points are two that lie opposite each other (corners, or on opposite edges), or the centre itself: then
-the slopes are closed forms (`_guesses`). What is left is solved by exchanging points of a triangle (`_exchange`).
+the slopes are closed forms (`_guess`). What is left is solved by exchanging points of a triangle (`_exchange`).
 """
 
 import math
@@ -40,7 +40,7 @@ def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tenso
     Any slopes are sound, so this may stop at any point. A plane whose value at the centre meets that of the points it rests on is
     the best there is; only boxes where none of the closed forms does go on to the exchange.
     """
-    a, b, value, above = _guesses(box)
+    a, b, value, above = _guess(box)
     negligible = 1e-9 * (box.t.lower.abs() + box.t.upper.abs()) + torch.finfo(value.dtype).eps
     open_boxes = (above - value > negligible).nonzero().squeeze(1)
     if steps and len(open_boxes):
@@ -52,41 +52,43 @@ def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tenso
 # ---- closed forms ------------------------------------------------------------------------------------------------------------
 
 
-def _guesses(box: GateBox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The best of a few planes: slopes, value at the centre, and the least value of the points that planes could rest on."""
-    v, z = box.v, box.z
+def _guess(box: GateBox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The plane on the lowest of the points that planes could rest on: slopes, its value at the centre, and those points' value.
+
+    The envelope lies below all of these points, so only a plane on the lowest of them can be the best.
+    """
     middle_v, middle_z = box.center
-    half_v, half_z = (v.upper - v.lower) / 2, (z.upper - z.lower) / 2
-    tangent = gradient(box.kind, middle_v, middle_z)
-    slopes, resting = [], []
+    half_v, half_z = (box.v.upper - box.v.lower) / 2, (box.z.upper - box.z.lower) / 2
+    tangent_a, tangent_b = gradient(box.kind, middle_v, middle_z)
+    a, b, above = _on_the_diagonal(box, 2 * half_v, 2 * half_z)
+    others = _on_opposite_edges(box, middle_v, middle_z, half_v, half_z)
     if box.kind is GateKind.TANH:  # s(v) z is nowhere convex: no plane below it touches it at the centre of a box
-        slopes.append(tangent)
-        resting.append(torch.sigmoid(middle_v) * torch.tanh(middle_z))
-    for guess_a, guess_b, value in _opposite_pairs(box, middle_v, middle_z, half_v, half_z):
-        # A side without width leaves its slope open; the tangent's is as good as any.
-        slopes.append((torch.where(half_v > 0, guess_a, tangent[0]), torch.where(half_z > 0, guess_b, tangent[1])))
-        resting.append(value)
-    a, b = torch.stack([pair[0] for pair in slopes]), torch.stack([pair[1] for pair in slopes])
-    values = least_value(box, a, b, newton_steps=QUICK_STEPS) + a * middle_v + b * middle_z
-    value, best = torch.where(values.isnan(), -math.inf, values).max(0, keepdim=True)
-    above = torch.stack(resting).amin(0)
-    return a.gather(0, best)[0], b.gather(0, best)[0], value[0], above
+        others.append((tangent_a, tangent_b, torch.sigmoid(middle_v) * torch.tanh(middle_z)))
+    for other_a, other_b, resting in others:
+        lower = resting < above
+        a, b = torch.where(lower, other_a, a), torch.where(lower, other_b, b)
+        above = torch.where(lower, resting, above)
+    # A side without width leaves its slope open; the tangent's is as good as any.
+    a, b = torch.where(half_v > 0, a, tangent_a), torch.where(half_z > 0, b, tangent_b)
+    finite = a.isfinite() & b.isfinite()
+    a, b = torch.where(finite, a, tangent_a), torch.where(finite, b, tangent_b)
+    value = least_value(box, a, b, newton_steps=QUICK_STEPS) + a * middle_v + b * middle_z
+    return a, b, value, above
 
 
-def _opposite_pairs(
+def _on_opposite_edges(
     box: GateBox, middle_v: Tensor, middle_z: Tensor, half_v: Tensor, half_z: Tensor
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Planes that rest on two opposite points: slopes, and the mean of the gate at the two (inf where there is no such pair)."""
+    """Planes that rest on points of opposite edges: slopes, and the mean of the gate at the two (inf where there are none)."""
     s, t = box.s, box.t
     width_v, width_z = 2 * half_v, 2 * half_z
-    pairs = [_on_the_diagonal(box, width_v, width_z)]
     # Points on the edges z.lower and z.upper at the same slope a: t.lower s'(v1) = t.upper s'(v2), v1 + v2 = 2 middle_v.
     shift = 2 * _balance(t.lower, t.upper, middle_v / 2)
     v1, v2 = middle_v + shift, middle_v - shift
     s1, s2 = torch.sigmoid(v1), torch.sigmoid(v2)
     a = t.lower * s1 * (1 - s1)
     b = (t.upper * s2 - t.lower * s1 - a * (v2 - v1)) / width_z
-    pairs.append((a, b, torch.where(shift.abs() < half_v, (t.lower * s1 + t.upper * s2) / 2, math.inf)))
+    pairs = [(a, b, torch.where(shift.abs() < half_v, (t.lower * s1 + t.upper * s2) / 2, math.inf))]
     if box.kind is GateKind.TANH:  # and on the edges v.lower and v.upper at the same slope b
         shift = _balance(s.lower, s.upper, middle_z)
         z1, z2 = middle_z + shift, middle_z - shift
