@@ -41,7 +41,7 @@ def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tenso
     the best there is; only boxes where none of the closed forms does go on to the exchange.
     """
     a, b, value, above = _guess(box)
-    negligible = 1e-9 * (box.t.lower.abs() + box.t.upper.abs()) + torch.finfo(value.dtype).eps
+    negligible = 1e-6 * (box.t.lower.abs() + box.t.upper.abs()) + torch.finfo(value.dtype).eps
     open_boxes = (above - value > negligible).nonzero().squeeze(1)
     if steps and len(open_boxes):
         found = _exchange(box.select(open_boxes), a[open_boxes], b[open_boxes], value[open_boxes], steps)
