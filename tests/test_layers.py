@@ -8,7 +8,7 @@ import popqorn
 SOURCE = Path(popqorn.__file__).parent
 # First to last. A module belongs to the longest prefix that fits; modules of one stage may import each other.
 STAGES = [
-    ("_typing", "_version"),
+    ("_typing", "_version", "memory"),
     ("activations",),
     ("program",),
     ("models",),

@@ -19,10 +19,15 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Sigmoidal:
-    """Nondecreasing; convex on `(-inf, knot]`, concave on `[knot, inf)`. `derivative` may be any subgradient at a kink."""
+    """Nondecreasing; convex on `(-inf, knot]`, concave on `[knot, inf)`. `derivative` may be any subgradient at a kink.
+
+    `touch(u)`, if known, is where the line through `(u, f(u))`, `u > knot`, touches the convex part; without it that point is
+    bracketed, which takes longer. It is for functions symmetric about their knot.
+    """
 
     derivative: Function
     knot: float
+    touch: Function | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,20 @@ class Activation:
     function: Function
     shape: Shape
     slack: float = 0.0
+
+
+def tanh_touch(upper: Tensor) -> Tensor:
+    """`d < 0` whose tangent to tanh passes through `(upper, tanh upper)`; 0 where `upper <= 0`. Newton from a close start."""
+    right = upper.clamp(min=0)
+    touch = -torch.minimum(right / 2, torch.log1p(4 * right) / 2)
+    target = torch.tanh(right)
+    for _ in range(5):
+        value = torch.tanh(touch)
+        slope = 1 - value.square()
+        rise = -2 * value * slope * (right - touch)
+        step = (value + slope * (right - touch) - target) / rise.masked_fill(rise <= 0, math.inf)
+        touch = torch.minimum(torch.maximum(touch - step, -right / 2), -torch.zeros_like(touch))
+    return touch
 
 
 def _sech_squared(x: Tensor) -> Tensor:
@@ -90,8 +109,8 @@ def _tanh_gelu_curvature(lower: Tensor, upper: Tensor) -> Tensor:
     return torch.where(x < 3, torch.ones_like(x), tail)
 
 
-TANH = Activation("tanh", torch.tanh, Sigmoidal(_sech_squared, 0.0))
-SIGMOID = Activation("sigmoid", torch.sigmoid, Sigmoidal(_logistic_slope, 0.0))
+TANH = Activation("tanh", torch.tanh, Sigmoidal(_sech_squared, 0.0, tanh_touch))
+SIGMOID = Activation("sigmoid", torch.sigmoid, Sigmoidal(_logistic_slope, 0.0, lambda x: 2 * tanh_touch(x / 2)))
 ARCTAN = Activation("arctan", torch.atan, Sigmoidal(lambda x: 1 / (1 + x.square()), 0.0))
 SOFTSIGN = Activation("softsign", torch.nn.functional.softsign, Sigmoidal(lambda x: (1 + x.abs()).pow(-2), 0.0))
 RELU = Activation("relu", torch.relu, PiecewiseLinear((0.0,)))

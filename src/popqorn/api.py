@@ -15,6 +15,7 @@ from popqorn._version import __version__
 from popqorn.bounds.first_order import first_order
 from popqorn.bounds.relaxed import RelaxedTape, relax
 from popqorn.certificate import Certificate, Status
+from popqorn.memory import block_bytes
 from popqorn.models.classifier import tape_of
 from popqorn.program import Tape
 from popqorn.region import Region
@@ -22,7 +23,7 @@ from popqorn.relax.methods import Method
 from popqorn.search import SearchResult, largest_eps
 from popqorn.spec import Margins, targeted, untargeted
 
-BLOCK_BYTES = 2**28
+MOST_ENTRIES = 1024  # more at once gains nothing, and would hold a search open for its slowest sample
 
 
 class LogitBounds(NamedTuple):
@@ -61,11 +62,10 @@ class _Problem:
         return relax(self.tape, self.region(eps), self.method, self.chunk_rows)
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """Entries in blocks whose backward walks fit the memory meant for them."""
-        widest = max(node.size for node in self.tape.nodes)
-        per_entry = 2 * widest
-        allowed = self.chunk_rows or BLOCK_BYTES // (self.inputs.element_size() * 8 * widest)
-        size = max(1, allowed // max(per_entry, rows))
+        """Entries in blocks that fit the memory: two bounds and up to six coefficients per value, and a value per row twice."""
+        values = sum(node.size for node in self.tape.nodes)
+        per_entry = self.inputs.element_size() * values * (8 + 2 * rows)
+        size = min(MOST_ENTRIES, max(1, block_bytes(self.inputs.device) // per_entry))
         yield from torch.arange(len(self.inputs), device=self.inputs.device).split(size)
 
 

@@ -11,7 +11,13 @@ from popqorn.relax.relaxation import Box
 def reach(region: Region, frame: int, coefficients: Float[Tensor, "#batch rows features"]) -> Float[Tensor, "#batch rows"]:
     """How far `coefficients @ x_frame` moves per unit of eps: the dual norm `||A share||_q` (Hoelder, attained)."""
     share = region.share[:, frame].unsqueeze(-2)
-    norm: Tensor = torch.linalg.vector_norm(coefficients * share, ord=region.dual_norm, dim=-1)
+    if share.shape[-1] == 1:  # one share for the whole frame comes out of the norm: a pass over the coefficients less
+        return _norm(coefficients, region.dual_norm) * share.squeeze(-1)
+    return _norm(coefficients * share, region.dual_norm)
+
+
+def _norm(coefficients: Tensor, order: float) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(coefficients, ord=order, dim=-1)
     return norm
 
 

@@ -11,12 +11,11 @@ from popqorn._typing import Float
 from popqorn.bounds.backward import walk_back
 from popqorn.bounds.concretise import frame_box, least
 from popqorn.bounds.interval import propagate
+from popqorn.memory import walk_bytes
 from popqorn.program import Input, Scale, Slice, Tape
 from popqorn.region import Region
 from popqorn.relax.methods import Method
 from popqorn.relax.relaxation import Box, Relaxation
-
-CACHE_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def _least(
     chunk_rows: int | None,
 ) -> Tensor:
     """A lower bound of `rows @ node[index]` over the region, at most `chunk_rows` rows (counted over the batch) at a time."""
-    limit = chunk_rows or rows_in_cache(tape, region.center.dtype)
+    limit = chunk_rows or _rows_per_walk(tape, region.center)
     count = rows.shape[1]
     samples_each = max(1, limit // count)
     bounds = []
@@ -101,7 +100,6 @@ def _least(
     return torch.cat(bounds)
 
 
-def rows_in_cache(tape: Tape, dtype: torch.dtype) -> int:
-    """How many rows a walk should hold at once for its coefficients to stay in a processor's cache between operations."""
+def _rows_per_walk(tape: Tape, like: Tensor) -> int:
     widest = max(node.size for node in tape.nodes)
-    return max(64, CACHE_BYTES // (widest * dtype.itemsize))
+    return max(64, walk_bytes(like.device) // (widest * like.element_size()))

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from popqorn.activations import tanh_touch
 from popqorn.program import GateKind
 from popqorn.relax.planes import GateBox, gradient, least_value, lowest_point, offset
 from popqorn.relax.relaxation import Box, Linear, Relaxation
@@ -126,15 +127,7 @@ def _slope_below_from_top(lower: Tensor, upper: Tensor, t: Box) -> Tensor:
     The derivative at `upper` if tanh is convex there; else the tangent from `upper` to the convex part, or the chord.
     """
     chord = (t.upper - t.lower) / (upper - lower)
-    right = upper.clamp(min=0)
-    touch = -torch.minimum(right / 2, torch.log1p(4 * right) / 2)
-    target = torch.tanh(right)
-    for _ in range(5):
-        value = torch.tanh(touch)
-        slope = 1 - value.square()
-        rise = -2 * value * slope * (right - touch)
-        touch = touch - (value + slope * (right - touch) - target) / torch.where(rise > 0, rise, math.inf)
-        touch = torch.maximum(torch.minimum(touch, torch.zeros_like(touch)), -right / 2)
+    touch = tanh_touch(upper)
     tangent = 1 - torch.tanh(touch).square()
     from_top = torch.where(lower < touch, tangent, chord)
     return torch.where(upper <= 0, 1 - t.upper.square(), from_top)

@@ -74,6 +74,8 @@ def _tangent_point(function: Function, shape: Sigmoidal, lower: Tensor, upper: T
     left, right = lower, torch.maximum(lower, upper.clamp(max=shape.knot))
     if math.isinf(shape.knot):
         return left
+    if shape.touch is not None:
+        return torch.where(lower > shape.knot, lower, torch.maximum(lower, shape.touch(upper)))
     target = function(upper)
     for _ in range(TANGENT_STEPS):
         x = (left + right) / 2
@@ -192,7 +194,7 @@ _MINIMUM: dict[type, Callable[[Function, Any, Tensor, Tensor], Tensor]] = {
     Smooth: _smooth_minimum,
 }
 _MIRRORED: dict[type, Callable[[Any], Any]] = {
-    Sigmoidal: lambda shape: Sigmoidal(lambda x: shape.derivative(-x), -shape.knot),
+    Sigmoidal: lambda shape: Sigmoidal(lambda x: shape.derivative(-x), -shape.knot, shape.touch),
     PiecewiseLinear: lambda shape: PiecewiseLinear(tuple(-kink for kink in reversed(shape.kinks))),
     Smooth: lambda shape: Smooth(lambda lower, upper: shape.curvature(-upper, -lower)),
 }
