@@ -25,6 +25,9 @@ test: lint
 
 bench: install
 	$(BIN)/python benchmarks/reference.py
+	$(BIN)/python benchmarks/breakdown.py
+	$(BIN)/python benchmarks/paper_speed.py --samples 100
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis popqorn-demo

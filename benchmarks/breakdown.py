@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import networks
 import public
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
     stages: list[tuple[Any, str, str]] = [
         (Method, "relax", "relaxation"),
         (relaxed, "walk_back", "walk"),
-        (relaxed, "least", "concretise"),
+        (relaxed.Moving, "reach", "concretise"),
         (relaxed, "propagate", "interval"),
         (relaxed.RelaxedTape, "least", "margin"),
         (api, "relax", "relax_tape"),
@@ -113,6 +114,21 @@ def measure(kind: str, frames: int, hidden: int, samples: int, dtype: torch.dtyp
     }
 
 
+def compare_dtypes(samples: int) -> None:
+    """float32 beside float64 on a trained network: time, and how far the radii move."""
+    model = networks.network("lstm", 4, 32)
+    inputs, labels = public.digits(4, samples)
+    options = {"labels": labels, "targets": (labels + 1) % 10, "norm": 2, "tolerance": 1e-5}
+    double = popqorn.certify(model, inputs, **options)
+    single = popqorn.certify(model, inputs, dtype=torch.float32, **options)
+    right = double.radius > 0
+    moved = (single.radius.double()[right] / double.radius[right] - 1).abs()
+    print(
+        f"float32 on lstm 4x32: {double.seconds / single.seconds:.2f} times as fast as float64; "
+        f"radii move by {float(moved.median()):.1e} (median), {float(moved.max()):.1e} (most)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=100)
@@ -136,6 +152,8 @@ def main() -> None:
             f"{row['matrix_gflops']:7.1f} {row['walk_gflops'] / row['matrix_gflops']:6.1%} {row['peak_memory_gb']:5.2f}",
             flush=True,
         )
+    if options.only is None:
+        compare_dtypes(options.samples)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "breakdown.json").write_text(json.dumps(rows, indent=1))
 

@@ -1,9 +1,9 @@
 """The paper's 64 GPU-hours on two cores: 1,000 MNIST digits, random targets, p = 2, per network.
 
-    python benchmarks/paper_speed.py [--samples 1000] [--only lstm_4x32]
+    python benchmarks/paper_speed.py [--samples 1000] [--only lstm_4x32] [--readme]
 
-The paper took 4 hours on 16 GPUs for the 4-frame LSTM and a day for the 14-frame one. Prints a table, and writes
-`benchmarks/results/paper_speed.json`.
+The paper took 4 hours on 16 GPUs for the 4-frame LSTM and a day for the 14-frame one. Prints a table, writes
+`benchmarks/results/paper_speed.json`, and with `--readme` puts the table into README.md.
 """
 
 import argparse
@@ -18,8 +18,10 @@ import torch
 
 import popqorn
 
-RESULTS = Path(__file__).parent / "results"
-BLOCK = 100
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = 250
+PAPER = {"lstm_4x32": "4 h on 16 GPUs", "lstm_14x32": "a day on 16 GPUs"}
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,24 @@ def measure(task: Task, samples: int) -> Timing:
     return Timing(task.name, samples, seconds, task.limit * samples / 1000, mean_evaluations, float(torch.cat(radii).mean()))
 
 
+def write_readme(timings: list[Timing]) -> None:
+    """Put the table between its two marks in README.md."""
+    lines = ["| network | digits | seconds | ms per radius | evaluations | the paper |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in timings:
+        kind, size = row.network.split("_")
+        name = f"{kind.upper()}, {size.replace('x', ' frames x ')}"
+        each = 1000 * row.seconds / row.samples
+        paper = PAPER.get(row.network, "")
+        lines.append(f"| {name} | {row.samples} | {row.seconds:.0f} | {each:.0f} | {row.evaluations:.1f} | {paper} |")
+    path = ROOT / "README.md"
+    before, _, rest = path.read_text().partition("<!-- speed -->\n")
+    _, _, after = rest.partition("<!-- /speed -->")
+    path.write_text(before + "<!-- speed -->\n" + "\n".join(lines) + "\n<!-- /speed -->" + after)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--readme", action="store_true")
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--only", choices=[task.name for task in TASKS])
     options = parser.parse_args()
@@ -93,6 +111,8 @@ def main() -> None:
                 f"{row.evaluations:11.2f} {row.mean_radius:11.5f}",
                 flush=True,
             )
+    if options.readme:
+        write_readme(timings)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "paper_speed.json").write_text(json.dumps([asdict(row) for row in timings], indent=1))
 

@@ -7,6 +7,7 @@ the negated rows.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,7 +16,13 @@ from popqorn._typing import Float
 from popqorn.program import Affine, Concat, Constant, Gate, Input, Scale, Slice, Sum, Tape, Unary
 from popqorn.relax.relaxation import Relaxation
 
-OnInput = Callable[[int, Tensor], Tensor]
+
+@runtime_checkable
+class Inputs(Protocol):
+    """What a walk must know of the inputs: `coefficients @ x_frame` is never below its value at `center(frame)` less `reach`."""
+
+    def center(self, frame: int) -> Tensor: ...
+    def reach(self, frame: int, coefficients: Tensor) -> Tensor: ...
 
 
 @dataclass
@@ -25,7 +32,7 @@ class _Walk:
     tape: Tape
     relaxations: Mapping[int, Relaxation]
     samples: slice
-    on_input: OnInput
+    inputs: Inputs
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
     terms: list[Tensor] = field(default_factory=list)
 
@@ -40,14 +47,13 @@ def walk_back(
     rows: Float[Tensor, "#batch rows size"],
     relaxations: Mapping[int, Relaxation],
     samples: slice,
-    on_input: OnInput,
+    inputs: Inputs,
 ) -> Float[Tensor, "#batch rows"]:
     """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed.
 
-    `on_input(frame, coefficients)` says what the least value of a linear form of one frame is; their sum and the constant terms
-    of the relaxations make the bound.
+    The least values of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound.
     """
-    walk = _Walk(tape, relaxations, samples, on_input)
+    walk = _Walk(tape, relaxations, samples, inputs)
     walk.send(position, rows)
     for index in range(position, -1, -1):
         pieces = walk.waiting.pop(index, None)
@@ -80,7 +86,8 @@ def _assemble(pieces: list[tuple[int, Tensor]], size: int) -> Tensor:
 
 
 def _input(walk: _Walk, index: int, node: Input, rows: Tensor) -> None:
-    walk.terms.append(walk.on_input(node.frame, rows))
+    walk.terms.append((rows @ walk.inputs.center(node.frame).unsqueeze(-1)).squeeze(-1))
+    walk.terms.append(-walk.inputs.reach(node.frame, rows))
 
 
 def _constant(walk: _Walk, index: int, node: Constant, rows: Tensor) -> None:
@@ -88,9 +95,16 @@ def _constant(walk: _Walk, index: int, node: Constant, rows: Tensor) -> None:
 
 
 def _affine(walk: _Walk, index: int, node: Affine, rows: Tensor) -> None:
-    walk.terms.append(rows @ node.bias)
+    """Frames are taken at their centre together with the bias: one product with a vector, before the rows widen."""
+    fixed = node.bias.unsqueeze(0)
     for source, weight in zip(node.sources, node.weights, strict=True):
-        walk.send(source, rows @ weight)
+        operand = walk.tape.nodes[source]
+        if isinstance(operand, Input):
+            fixed = fixed + walk.inputs.center(operand.frame) @ weight.mT
+            walk.terms.append(-walk.inputs.reach(operand.frame, rows @ weight))
+        else:
+            walk.send(source, rows @ weight)
+    walk.terms.append((rows @ fixed.unsqueeze(-1)).squeeze(-1))
 
 
 def _scale(walk: _Walk, index: int, node: Scale, rows: Tensor) -> None:

@@ -1,5 +1,7 @@
 """From linear forms to numbers. Only this file knows norms."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -21,10 +23,18 @@ def _norm(coefficients: Tensor, order: float) -> Tensor:
     return norm
 
 
-def least(region: Region, frame: int, coefficients: Float[Tensor, "#batch rows features"]) -> Float[Tensor, "batch rows"]:
-    """The minimum of `coefficients @ x_frame` over the region: `A x0 - eps ||A share||_q`."""
-    at_center = (coefficients @ region.center[:, frame].unsqueeze(-1)).squeeze(-1)
-    return at_center - region.eps.unsqueeze(-1) * reach(region, frame, coefficients)
+@dataclass(frozen=True)
+class Moving:
+    """The frames of a region as a backward walk sees them."""
+
+    region: Region
+
+    def center(self, frame: int) -> Float[Tensor, "batch features"]:
+        return self.region.center[:, frame]
+
+    def reach(self, frame: int, coefficients: Float[Tensor, "#batch rows features"]) -> Float[Tensor, "batch rows"]:
+        """The most by which `coefficients @ x_frame` falls below its value at the centre: `eps ||A share||_q`."""
+        return self.region.eps.unsqueeze(-1) * reach(self.region, frame, coefficients)
 
 
 def frame_box(region: Region, frame: int) -> Box:

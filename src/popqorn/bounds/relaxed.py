@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.bounds.backward import walk_back
-from popqorn.bounds.concretise import frame_box, least
+from popqorn.bounds.concretise import Moving, frame_box
 from popqorn.bounds.interval import propagate
 from popqorn.memory import walk_bytes
 from popqorn.program import Input, Scale, Slice, Tape
@@ -93,7 +92,7 @@ def _least(
         part = region.select(samples)
         some = rows if rows.shape[0] == 1 else rows[samples]
         walked = [
-            walk_back(tape, index, piece, relaxations, samples, partial(least, part))
+            walk_back(tape, index, piece, relaxations, samples, Moving(part))
             for piece in some.split(max(1, limit // part.center.shape[0]), dim=1)
         ]
         bounds.append(torch.cat([bound.expand(part.center.shape[0], -1) for bound in walked], dim=1))
