@@ -10,8 +10,10 @@ from torch import nn
 import popqorn
 from popqorn import activations
 from popqorn.bounds import backward, interval
+from popqorn.bounds.relaxed import relax
 from popqorn.models.classifier import tape_of
-from popqorn.program import Affine, Concat, Constant, Gate, Input, Scale, Slice, Sum, Unary
+from popqorn.program import Affine, Concat, Constant, Gate, Input, Scale, Slice, Sum, TapeWriter, Unary
+from popqorn.region import Region
 from popqorn.relax.methods import METHODS
 
 FRAMES, FEATURES, HIDDEN, CLASSES = 3, 5, 4, 3
@@ -161,3 +163,21 @@ def test_tape_is_cut_off_from_the_module() -> None:
     assert torch.equal(tape(inputs), before)
     with pytest.raises(TypeError, match="has no value of its own"):
         tape.nodes[0].evaluate()
+
+
+def test_frames_reach_the_output_by_any_operation() -> None:
+    """No recurrent cell sends a frame straight to a sum, a slice or an activation, but a tape may."""
+    writer = TapeWriter(2, 3, dtype=torch.float64, device=torch.device("cpu"))
+    first, second = writer.input(0), writer.input(1)
+    mixed = writer.sum(first, writer.scale(second, -2.0), writer.unary(first, activations.TANH))
+    tape = writer.finish(writer.concat(writer.slice(mixed, 1, 3), writer.affine([(second, torch.eye(3)[:2])])))
+    inputs = torch.randn(4, 2, 3, dtype=torch.float64)
+    region = Region(inputs, torch.full((4,), 0.3, dtype=torch.float64), torch.ones(1, 2, 1, dtype=torch.float64), 2.0)
+    relaxed = relax(tape, region, METHODS["planes"])
+    rows = torch.randn(1, 5, 4, dtype=torch.float64)
+    bound = relaxed.least(rows)
+    moved = torch.randn(500, *inputs.shape, dtype=torch.float64)
+    moved = inputs + 0.3 * moved / torch.linalg.vector_norm(moved, dim=-1, keepdim=True)
+    values = tape(moved.flatten(0, 1)).unflatten(0, (500, 4)) @ rows[0].mT
+    assert (values >= bound).all()
+    assert (values.amin(0) - bound < 1.0).all()

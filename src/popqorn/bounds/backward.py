@@ -36,9 +36,16 @@ class _Walk:
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
     terms: list[Tensor] = field(default_factory=list)
 
-    def send(self, node: int, rows: Tensor, start: int = 0) -> None:
-        """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`."""
+    def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
+        """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
+
+        What a frame contributes at its centre is added here, unless the sender has done so (`centered`).
+        """
         self.waiting.setdefault(node, []).append((start, rows))
+        target = self.tape.nodes[node]
+        if isinstance(target, Input) and not centered:
+            center = self.inputs.center(target.frame)[:, start : start + rows.shape[-1]]
+            self.terms.append((rows @ center.unsqueeze(-1)).squeeze(-1))
 
 
 def walk_back(
@@ -86,7 +93,6 @@ def _assemble(pieces: list[tuple[int, Tensor]], size: int) -> Tensor:
 
 
 def _input(walk: _Walk, index: int, node: Input, rows: Tensor) -> None:
-    walk.terms.append((rows @ walk.inputs.center(node.frame).unsqueeze(-1)).squeeze(-1))
     walk.terms.append(-walk.inputs.reach(node.frame, rows))
 
 
@@ -101,9 +107,7 @@ def _affine(walk: _Walk, index: int, node: Affine, rows: Tensor) -> None:
         operand = walk.tape.nodes[source]
         if isinstance(operand, Input):
             fixed = fixed + walk.inputs.center(operand.frame) @ weight.mT
-            walk.terms.append(-walk.inputs.reach(operand.frame, rows @ weight))
-        else:
-            walk.send(source, rows @ weight)
+        walk.send(source, rows @ weight, centered=True)
     walk.terms.append((rows @ fixed.unsqueeze(-1)).squeeze(-1))
 
 
