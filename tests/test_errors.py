@@ -30,6 +30,16 @@ def with_value(value: float) -> torch.Tensor:
     return inputs
 
 
+class Residual(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - 3 * super().forward(x)
+
+
+class Negated(popqorn.SequenceClassifier):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return -super().forward(inputs)
+
+
 CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "NaN weight": (
         lambda: popqorn.certify(spoilt(math.nan, "rnn.weight_hh_l0"), GOOD),
@@ -94,6 +104,16 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: popqorn.certify(model(head=nn.Softmax(-1)), GOOD),
         TypeError,
         "head: cannot read a Softmax.*register_activation",
+    ),
+    "head with its own forward": (
+        lambda: popqorn.certify(model(head=Residual(nn.Linear(5, 5))), GOOD),
+        TypeError,
+        "head: cannot read a Residual",
+    ),
+    "model with its own forward": (
+        lambda: popqorn.certify(Negated(nn.LSTM(4, 5), nn.Linear(5, 3)), GOOD),
+        TypeError,
+        "model is a Negated.*forward of its own",
     ),
     "head size": (
         lambda: popqorn.certify(model(head=nn.Linear(6, 3)), GOOD),

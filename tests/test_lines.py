@@ -7,7 +7,7 @@ from torch import Tensor
 
 from boxes import boxes, points
 from popqorn import activations
-from popqorn.activations import Activation, Smooth
+from popqorn.activations import Activation, Sigmoidal, Smooth
 from popqorn.relax.lines import certified_minimum, image, lines
 from popqorn.relax.relaxation import Box
 
@@ -31,6 +31,11 @@ ACTIVATIONS = [
     activations.elu(3.0),
     activations.softplus(),
     activations.softplus(3.0, 5.0),
+    Activation(
+        "shifted tanh",
+        lambda x: torch.tanh(x - 1) + 2,
+        Sigmoidal(lambda x: 1 - torch.tanh(x - 1).square(), 1.0, lambda upper: 1 + activations.tanh_touch(upper - 1)),
+    ),
     Activation("sine", torch.sin, Smooth(lambda lower, upper: torch.ones_like(lower))),
 ]
 each_activation = pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: activation.name)

@@ -145,3 +145,19 @@ def test_stopping_early_stays_sound(kind: GateKind) -> None:
         c = offset(box, a, b)
         x, y = points(v, 512, seed=1), points(z, 512, seed=2)
         assert (a * x + b * y + c <= gate(kind, x, y)).all()
+
+
+@both_gates
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_offset_is_sound_where_tanh_has_saturated(kind: GateKind, dtype: torch.dtype) -> None:
+    """Slopes so small that `1 - tanh(z)^2` at the minimum is below the rounding of 1."""
+    v = Box(torch.full((200,), 2.0, dtype=dtype), torch.full((200,), 2.0, dtype=dtype))
+    z = Box(torch.full((200,), -1000.0, dtype=dtype), torch.full((200,), -5.0, dtype=dtype))
+    b = torch.logspace(-30, -2, 200, dtype=torch.float64).to(dtype)
+    a = torch.zeros_like(b)
+    c = offset(GateBox.of(kind, v, z), a, b).double()
+    x = torch.linspace(-1000, -5, 200_001, dtype=torch.float64).unsqueeze(-1)
+    crowded = -5 - torch.logspace(-3, 2, 2001, dtype=torch.float64).unsqueeze(-1)
+    for points_z in (x, crowded):
+        value = gate(kind, torch.full_like(points_z, 2.0), points_z)
+        assert (b.double() * points_z + c <= value).all()

@@ -184,3 +184,15 @@ def test_scale_shares_out_the_radius() -> None:
     plain = popqorn.certify(model, inputs, norm=math.inf).radius
     doubled = popqorn.certify(model, inputs, norm=math.inf, scale=torch.full((FRAMES,), 2.0)).radius
     torch.testing.assert_close(doubled, plain / 2, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("norm", [1 + 1e-6, 1.0005, 1.001, 1.01, 1.1])
+def test_norms_next_to_one_do_not_underflow(norm: float) -> None:
+    """The dual exponent is huge there: `|x|^q` vanishes long before the norm does. Balls grow with p, so radii must not."""
+    model, inputs = random_model("rnn"), random_inputs()
+    with torch.no_grad():
+        model.rnn.weight_ih_l0 *= 1e-3
+    plain = popqorn.certify(model, inputs, norm=1.0, tolerance=1e-4).radius
+    beside = popqorn.certify(model, inputs, norm=norm, tolerance=1e-4).radius
+    assert (beside <= plain * (1 + 1e-3)).all()
+    assert (beside >= plain * FEATURES ** (1 / norm - 1) * (1 - 1e-3)).all()

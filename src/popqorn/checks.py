@@ -13,6 +13,9 @@ from popqorn.relax.methods import METHODS, Method
 
 
 def check_model(model: object) -> SequenceClassifier:
+    if isinstance(model, SequenceClassifier) and type(model).forward is not SequenceClassifier.forward:
+        kind = type(model).__name__
+        raise TypeError(f"model is a {kind} with a forward of its own, which cannot be read; pass a SequenceClassifier")
     if not isinstance(model, SequenceClassifier):
         kind = type(model).__name__
         remedy = "wrap your network as popqorn.SequenceClassifier(rnn, head)"

@@ -1,5 +1,6 @@
 """From linear forms to numbers. Only this file knows norms."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,14 @@ def reach(region: Region, frame: int, coefficients: Float[Tensor, "#batch rows f
 
 
 def _norm(coefficients: Tensor, order: float) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(coefficients, ord=order, dim=-1)
+    norm: Tensor
+    if order in (1.0, 2.0, math.inf):
+        norm = torch.linalg.vector_norm(coefficients, ord=order, dim=-1)
+        return norm
+    # |x|^q underflows for large q, which would make the norm, and with it the adversary, vanish: scale by the largest entry.
+    largest = coefficients.abs().amax(-1, keepdim=True)
+    scaled = coefficients / largest.clamp(min=torch.finfo(coefficients.dtype).tiny)
+    norm = largest.squeeze(-1) * torch.linalg.vector_norm(scaled, ord=order, dim=-1)
     return norm
 
 

@@ -121,11 +121,11 @@ def register_activation(module: type[nn.Module], activation: Activation | Callab
 
 
 def _write_head(writer: TapeWriter, head: nn.Module, position: int) -> int:
-    if isinstance(head, nn.Sequential):
+    if isinstance(head, nn.Sequential) and type(head).forward is nn.Sequential.forward:
         for module in head:
             position = _write_head(writer, module, position)
         return position
-    if isinstance(head, nn.Linear):
+    if isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward:
         if head.in_features != writer.size(position):
             raise ValueError(
                 f"head: {head} takes {head.in_features} features, but {writer.size(position)} arrive; "

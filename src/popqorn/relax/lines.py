@@ -75,7 +75,7 @@ def _tangent_point(function: Function, shape: Sigmoidal, lower: Tensor, upper: T
     if math.isinf(shape.knot):
         return left
     if shape.touch is not None:
-        return torch.where(lower > shape.knot, lower, torch.maximum(lower, shape.touch(upper)))
+        return torch.where(lower > shape.knot, lower, torch.maximum(lower, shape.touch(upper).clamp(max=shape.knot)))
     target = function(upper)
     for _ in range(TANGENT_STEPS):
         x = (left + right) / 2
@@ -87,6 +87,15 @@ def _tangent_point(function: Function, shape: Sigmoidal, lower: Tensor, upper: T
 def _sigmoidal_minimum(function: Function, shape: Sigmoidal, lower: Tensor, upper: Tensor) -> Tensor:
     value = function(lower)
     return value - rounding(value)
+
+
+def _mirrored_sigmoidal(shape: Sigmoidal) -> Sigmoidal:
+    touch = shape.touch
+    if touch is None:
+        return Sigmoidal(lambda x: shape.derivative(-x), -shape.knot)
+    # symmetric about its knot k, -f(-x) is f shifted by 2k (and up or down)
+    shift = 2 * shape.knot
+    return Sigmoidal(lambda x: shape.derivative(-x), -shape.knot, lambda upper: touch(upper + shift) - shift)
 
 
 # ---- linear between kinks ----------------------------------------------------------------------------------------------------
@@ -194,7 +203,7 @@ _MINIMUM: dict[type, Callable[[Function, Any, Tensor, Tensor], Tensor]] = {
     Smooth: _smooth_minimum,
 }
 _MIRRORED: dict[type, Callable[[Any], Any]] = {
-    Sigmoidal: lambda shape: Sigmoidal(lambda x: shape.derivative(-x), -shape.knot, shape.touch),
+    Sigmoidal: _mirrored_sigmoidal,
     PiecewiseLinear: lambda shape: PiecewiseLinear(tuple(-kink for kink in reversed(shape.kinks))),
     Smooth: lambda shape: Smooth(lambda lower, upper: shape.curvature(-upper, -lower)),
 }

@@ -147,9 +147,10 @@ def _on_v_edge(box: GateBox, v: Tensor, s: Tensor, b: Tensor) -> Candidate:
 
 
 def _descending(ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """`z < 0` with `1 - tanh(z)^2 = ratio`, and `tanh z`; the two agree to rounding, also where both are tiny."""
+    """`z < 0` with `1 - tanh(z)^2 = ratio`, and `tanh z`; the two agree to rounding, near 0 and far out."""
     root = (1 - ratio).clamp(min=0).sqrt()
-    return torch.log1p(-2 * root / (1 + root)) / 2, -root
+    far, near = torch.log(ratio) / 2 - torch.log1p(root), torch.log1p(-2 * root / (1 + root)) / 2
+    return torch.where(root > 0.5, far, near), -root
 
 
 def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Candidate:
