@@ -83,33 +83,42 @@ def random_network(kind: str, frames: int, hidden: int) -> popqorn.SequenceClass
 
 
 def measure(kind: str, frames: int, hidden: int, samples: int, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
-    """One row of the table: a whole certification, timed by stage."""
+    """One row of the table: a whole certification, and one evaluation of all samples at their radii timed by stage."""
     model = random_network(kind, frames, hidden)
     inputs, _ = public.digits(frames, samples)
     labels = model.double()(inputs).argmax(-1)
     options = {"labels": labels, "targets": (labels + 1) % 10, "norm": 2, "dtype": dtype}
-    popqorn.certify(model, inputs[:2], **{**options, "labels": labels[:2], "targets": (labels[:2] + 1) % 10})
-    with stopwatch() as seconds:
+    with stopwatch() as whole:
         found = popqorn.certify(model, inputs, **options)
-    peak = matrix_speed()
     problem = api._problem(model, inputs, 2.0, None, None, "planes", None, dtype)
+    row = torch.ones(1, 1, 10, dtype=dtype)
+
+    def evaluate() -> None:
+        api._in_blocks(problem, 1, lambda part, index: part.relaxed(found.radius[index]).least(row))
+
     with FlopCounterMode(display=False) as counter:
-        row = torch.ones(1, 1, 10, dtype=dtype)
-        api._in_blocks(problem, 1, lambda part, index: part.relaxed(0.5 * found.radius[index]).least(row))
-    evaluations = float(found.evaluations.double().mean())
-    walk = seconds["walk"]
+        evaluate()
+    tries = []
+    for _ in range(3):
+        peak = matrix_speed()
+        with stopwatch() as seconds:
+            started = time.perf_counter()
+            evaluate()
+            total = time.perf_counter() - started
+        tries.append((total, peak, seconds))
+    total, _, seconds = min(tries, key=lambda entry: entry[0])
     return {
         "network": f"{kind} {frames}x{hidden}",
         "samples": samples,
         "dtype": str(dtype).removeprefix("torch."),
         "ms_per_radius": 1000 * found.seconds / samples,
-        "evaluations": evaluations,
-        "relaxation": seconds["relaxation"] / found.seconds,
-        "walk": (walk - seconds["concretise"]) / found.seconds,
-        "concretise": seconds["concretise"] / found.seconds,
-        "search": 1 - (seconds["relax_tape"] + seconds["margin"]) / found.seconds,
-        "walk_gflops": counter.get_total_flops() * evaluations / walk / 1e9,
-        "matrix_gflops": peak,
+        "evaluations": float(found.evaluations.double().mean()),
+        "search": 1 - (whole["relax_tape"] + whole["margin"]) / found.seconds,
+        "relaxation": seconds["relaxation"] / total,
+        "walk": (seconds["walk"] - seconds["concretise"]) / total,
+        "concretise": seconds["concretise"] / total,
+        "walk_gflops": counter.get_total_flops() / seconds["walk"] / 1e9,
+        "matrix_gflops": max(peak for _, peak, _ in tries),
         "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -137,7 +146,11 @@ def main() -> None:
     torch.set_num_threads(2)
     rows = []
     print(
-        f"{'network':12} {'samples':>7} {'ms/radius':>9} {'evals':>5} {'relax':>6} {'walk':>6} {'norms':>6} {'search':>6} "
+        "one radius: milliseconds, evaluations, share of the search itself; one evaluation: shares of relaxations,\n"
+        "backward walks and norms, GFLOP/s of the walk beside one large matrix product; peak memory"
+    )
+    print(
+        f"{'network':12} {'samples':>7} {'ms/radius':>9} {'evals':>5} {'search':>6} {'relax':>6} {'walk':>6} {'norms':>6} "
         f"{'GFLOP/s':>8} {'matmul':>7} {'share':>6} {'GB':>5}"
     )
     for kind, frames, hidden in SIZES:
@@ -147,8 +160,8 @@ def main() -> None:
         row = measure(kind, frames, hidden, samples)
         rows.append(row)
         print(
-            f"{row['network']:12} {samples:7} {row['ms_per_radius']:9.1f} {row['evaluations']:5.1f} {row['relaxation']:6.1%} "
-            f"{row['walk']:6.1%} {row['concretise']:6.1%} {row['search']:6.1%} {row['walk_gflops']:8.1f} "
+            f"{row['network']:12} {samples:7} {row['ms_per_radius']:9.1f} {row['evaluations']:5.1f} {row['search']:6.1%} "
+            f"{row['relaxation']:6.1%} {row['walk']:6.1%} {row['concretise']:6.1%} {row['walk_gflops']:8.1f} "
             f"{row['matrix_gflops']:7.1f} {row['walk_gflops'] / row['matrix_gflops']:6.1%} {row['peak_memory_gb']:5.2f}",
             flush=True,
         )

@@ -243,6 +243,7 @@ def _search(problem: _Problem, margins: Margins, correct: Tensor, tolerance: flo
                 values,
                 rates,
                 tolerance,
+                part.tape.frames,
             )
         )
     return SearchResult(

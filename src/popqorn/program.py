@@ -78,6 +78,11 @@ class Affine:
     def size(self) -> int:
         return self.bias.shape[0]
 
+    @cached_property
+    def stacked(self) -> Tensor:
+        """All weights side by side, `[size, sum of the operands' sizes]`."""
+        return torch.cat(self.weights, dim=1)
+
     def evaluate(self, *operands: Tensor) -> Tensor:
         total = self.bias.unsqueeze(0)
         for operand, weight in zip(operands, self.weights, strict=True):

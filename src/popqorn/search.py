@@ -2,9 +2,10 @@
 
 The margin's bound falls slowly at first and then faster and faster, as wider boxes make looser relaxations. In logarithms that
 fall is nearly straight: with `m` the margin at the centre and `linear` the eps at which its first-order part is used up,
-`log(loss(eps) / m) = log(eps / linear) + eps * r(eps)` with a slowly varying rate `r`. We draw `r` as a line through the last
-two tries, solve for `loss = m`, and test just below or just above the solution, so that the bracket closes from both sides.
-Bisection takes over where that does not shrink it.
+`log(loss(eps) / m) = log(eps / linear) + eps * r(eps)` with a slowly varying rate `r`. We draw `r` as a parabola through the last
+three tries, solve for `loss = m`, and test just below or just above the solution, so that the bracket closes from both sides.
+Where the bounds have saturated (twice the eps, hardly a greater loss) the model says nothing and we halve eps. Bisection takes
+over wherever the bracket does not shrink.
 """
 
 import math
@@ -17,8 +18,10 @@ from torch import Tensor
 from popqorn._typing import Float, Int
 
 MAX_EVALUATIONS = 60
-FIRST_STEP = 0.25
+FIRST_STEP = 0.8  # times linear / frames: near the root for trained networks of 4 to 14 frames
 GROWTH = 4.0
+RETREAT = 0.5
+SATURATED = 0.5  # a power of eps: the loss of an unsaturated bound grows at least like eps itself
 UNBOUNDED = 1e6
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]
@@ -36,34 +39,31 @@ class SearchResult:
 
 @dataclass
 class _State:
-    """Per sample: `low` is proven, `high` is not (inf: none tried); the last two eps tried with `r` there (NaN: unknown)."""
+    """Per sample: `low` is proven, `high` is not (inf: none tried); the last three eps tried and `r` there (NaN: unknown)."""
 
     low: Tensor
     high: Tensor
-    last: Tensor
-    last_rate: Tensor
-    before: Tensor
-    before_rate: Tensor
+    tried: Tensor  # [3, batch], the latest first
+    rate: Tensor
     streak: Tensor  # how many times in a row the bracket moved on the same side
 
     @staticmethod
     def start(like: Tensor) -> "_State":
-        def full(value: float) -> Tensor:
-            return torch.full_like(like, value)
-
-        return _State(full(0), full(math.inf), full(0), full(math.nan), full(0), full(math.nan), full(0))
+        unknown = like.new_full((3, len(like)), math.nan)
+        zero = torch.zeros_like(like)
+        return _State(zero.clone(), zero + math.inf, unknown, unknown.clone(), zero.clone())
 
     def select(self, index: Tensor) -> "_State":
-        return _State(**{name: tensor[index] for name, tensor in vars(self).items()})
+        return _State(**{name: tensor[..., index] for name, tensor in vars(self).items()})
 
     def record(self, index: Tensor, eps: Tensor, rate: Tensor, success: Tensor) -> None:
         """Take in what was found at `eps` for the samples `index`."""
-        repeated = torch.where(success, self.last[index] == self.low[index], self.last[index] == self.high[index])
-        self.streak[index] = torch.where(repeated & (self.last[index] > 0), self.streak[index] + 1, 0.0)
+        repeated = self.tried[0, index] == torch.where(success, self.low[index], self.high[index])
+        self.streak[index] = torch.where(repeated, self.streak[index] + 1, 0.0)
         self.low[index] = torch.where(success, eps, self.low[index])
         self.high[index] = torch.where(success, self.high[index], eps)
-        self.before[index], self.before_rate[index] = self.last[index], self.last_rate[index]
-        self.last[index], self.last_rate[index] = eps, torch.where(rate.isfinite(), rate, math.nan)
+        self.tried[:, index] = torch.stack([eps, *self.tried[:2, index]])
+        self.rate[:, index] = torch.stack([torch.where(rate.isfinite(), rate, math.nan), *self.rate[:2, index]])
 
 
 def largest_eps(
@@ -71,11 +71,13 @@ def largest_eps(
     margins: Float[Tensor, "batch rows"],
     rates: Float[Tensor, "batch rows"],
     tolerance: float,
+    frames: int,
 ) -> SearchResult:
     """Search every sample for the largest eps with all margins proven positive, to a relative width of `tolerance`.
 
     `evaluate(samples, eps)` returns proven margins `[len(samples), rows]`. `margins` are those at eps = 0 and `rates` how fast
-    they fall there to first order; a sample whose margins are not all positive gets eps 0 and costs nothing.
+    they fall there to first order; a sample whose margins are not all positive gets eps 0 and costs nothing. The more `frames` a
+    bound passes through, the sooner it grows loose: the search starts at an eps that much smaller.
     """
     critical = (margins / rates).argmin(-1, keepdim=True)
     scale = margins.gather(1, critical).squeeze(1)
@@ -85,7 +87,7 @@ def largest_eps(
     proven = margins.clone()
     evaluations = torch.zeros(linear.shape, dtype=torch.long, device=linear.device)
     active = (margins > 0).all(-1).nonzero().squeeze(1)
-    eps = FIRST_STEP * linear[active]
+    eps = FIRST_STEP / frames * linear[active]
 
     for turn in range(MAX_EVALUATIONS):
         if not len(active):
@@ -110,20 +112,35 @@ def _next_eps(state: _State, linear: Tensor, tolerance: float, turn: int) -> Ten
     top = torch.where(high.isinf(), torch.where(low > 0, GROWTH ** (1 + turn / 2) * low, linear), high)
     root = _interpolated_root(state, linear, low, top)
     # Beside the root, on the side where the bracket is still open; further out if the last tries fell on the same side.
-    beside = (tolerance / 3 * GROWTH**state.streak).clamp(max=0.5)
+    beside = (tolerance / 3 * GROWTH ** (state.streak - 2).clamp(min=0)).clamp(max=0.5)
     aim = torch.where(low > root * (1 - 2 * beside), root * (1 + beside), root * (1 - beside))
-    halfway = torch.where(low > 0, (low * top).sqrt(), top / GROWTH)
-    inside = (aim > low) & (aim < high)
+    halfway = torch.where(low > 0, (low * top).sqrt(), RETREAT * top)
+    trusted = (aim > low) & (aim < high) & ~_saturated(state, linear)
     bisect = turn >= 8 and turn % 3 == 2
-    return torch.where(inside & (not bisect), aim, torch.where(high.isinf(), top, halfway))
+    return torch.where(trusted & (not bisect), aim, torch.where(high.isinf(), top, halfway))
+
+
+def _saturated(state: _State, linear: Tensor) -> Tensor:
+    """Whether the last two tries both failed and the greater of them lost hardly more."""
+    excess = torch.log(state.tried[:2] / linear) + state.tried[:2] * state.rate[:2]
+    shrunk = torch.log(state.tried[1] / state.tried[0])
+    return (excess[0] > 0) & (shrunk > 0) & (excess[1] - excess[0] < SATURATED * shrunk)
 
 
 def _interpolated_root(state: _State, linear: Tensor, low: Tensor, top: Tensor) -> Tensor:
-    """Where the model loses all of the margin: `r` a line through the last two tries, else constant; NaN if neither says."""
-    gap = state.last - state.before
-    incline = (state.last_rate - state.before_rate) / torch.where(gap == 0, 1.0, gap)
-    drawn = _root(lambda eps: state.last_rate + incline * (eps - state.last), linear, low, top)
-    return torch.where(drawn.isnan(), _root(lambda eps: state.last_rate, linear, low, top), drawn)
+    """Where the model loses all of the margin: `r` through the last three tries, or two, or one; NaN if none of these says."""
+    (first, second, third), (at_first, at_second, at_third) = state.tried, state.rate
+    incline = (at_first - at_second) / (first - second)
+    bend = (incline - (at_second - at_third) / (second - third)) / (first - third)
+    curves: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda eps: at_first + (eps - first) * (incline + (eps - second) * bend),
+        lambda eps: at_first + (eps - first) * incline,
+        lambda eps: at_first,
+    )
+    root = torch.full_like(low, math.nan)
+    for curve in curves:
+        root = torch.where(root.isnan(), _root(curve, linear, low, top), root)
+    return root
 
 
 def _root(rate: Callable[[Tensor], Tensor], linear: Tensor, low: Tensor, top: Tensor) -> Tensor:

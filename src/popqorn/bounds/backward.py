@@ -26,6 +26,36 @@ class Inputs(Protocol):
 
 
 @dataclass
+class _Gathered:
+    """The coefficients of a node that is used in slices: each slice's are written to their place, so that nothing is copied."""
+
+    rows: Tensor
+    places: set[tuple[int, int]] = field(default_factory=set)
+
+    def overlaps(self, place: tuple[int, int]) -> bool:
+        """Whether `place` shares entries with another one without being the same."""
+        return any(place != other and place[0] < other[1] and other[0] < place[1] for other in self.places)
+
+    def add_product(self, place: tuple[int, int], rows: Tensor, size: Tensor, middle: Tensor, half: Tensor) -> None:
+        """Add `rows * middle + size * half` to the coefficients at `place`."""
+        view = self.rows[..., slice(*place)]
+        if place in self.places:
+            view.addcmul_(rows, middle)
+        else:
+            torch.mul(rows, middle, out=view)
+            self.places.add(place)
+        view.addcmul_(size, half)
+
+    def finish(self) -> Tensor:
+        """All coefficients; slices nobody has written to have none."""
+        end = 0
+        for start, stop in [*sorted(self.places), (self.rows.shape[-1],) * 2]:
+            self.rows[..., end:start] = 0
+            end = stop
+        return self.rows
+
+
+@dataclass
 class _Walk:
     """Rows that still wait at nodes further up, piece by piece, and the constant terms collected so far."""
 
@@ -34,7 +64,30 @@ class _Walk:
     samples: slice
     inputs: Inputs
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    gathered: dict[int, _Gathered] = field(default_factory=dict)
     terms: list[Tensor] = field(default_factory=list)
+
+    def send_product(self, node: int, rows: Tensor, size: Tensor, middle: Tensor, half: Tensor) -> None:
+        """Add `rows * middle + size * half` to the coefficients of `node`."""
+        target = self.tape.nodes[node]
+        if not isinstance(target, Slice):
+            self.send(node, (rows * middle).addcmul_(size, half))
+            return
+        (whole,), place = target.sources, (target.start, target.stop)
+        if whole not in self.gathered:
+            shape = max(rows.shape[0], middle.shape[0]), rows.shape[1], self.tape.nodes[whole].size
+            self.gathered[whole] = _Gathered(rows.new_empty(shape))
+        if self.gathered[whole].overlaps(place):
+            self.send(whole, (rows * middle).addcmul_(size, half), target.start)
+        else:
+            self.gathered[whole].add_product(place, rows, size, middle, half)
+
+    def collect(self, node: int) -> Tensor | None:
+        """All that was sent to `node`, at its full width; None if nothing was."""
+        pieces = self.waiting.pop(node, [])
+        if node in self.gathered:
+            pieces.append((0, self.gathered.pop(node).finish()))
+        return _assemble(pieces, self.tape.nodes[node].size) if pieces else None
 
     def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
         """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
@@ -63,10 +116,9 @@ def walk_back(
     walk = _Walk(tape, relaxations, samples, inputs)
     walk.send(position, rows)
     for index in range(position, -1, -1):
-        pieces = walk.waiting.pop(index, None)
-        if pieces is not None:
-            node = tape.nodes[index]
-            _RULES[type(node)](walk, index, node, _assemble(pieces, node.size))
+        sent = walk.collect(index)
+        if sent is not None:
+            _RULES[type(tape.nodes[index])](walk, index, tape.nodes[index], sent)
     total = walk.terms[0]
     for term in walk.terms[1:]:
         total = total + term
@@ -101,13 +153,14 @@ def _constant(walk: _Walk, index: int, node: Constant, rows: Tensor) -> None:
 
 
 def _affine(walk: _Walk, index: int, node: Affine, rows: Tensor) -> None:
-    """Frames are taken at their centre together with the bias: one product with a vector, before the rows widen."""
+    """One product for all operands. Frames are taken at their centre together with the bias, before the rows widen."""
     fixed = node.bias.unsqueeze(0)
-    for source, weight in zip(node.sources, node.weights, strict=True):
+    parts = (rows @ node.stacked).split([weight.shape[1] for weight in node.weights], dim=-1)
+    for source, weight, part in zip(node.sources, node.weights, parts, strict=True):
         operand = walk.tape.nodes[source]
         if isinstance(operand, Input):
             fixed = fixed + walk.inputs.center(operand.frame) @ weight.mT
-        walk.send(source, rows @ weight, centered=True)
+        walk.send(source, part, centered=True)
     walk.terms.append((rows @ fixed.unsqueeze(-1)).squeeze(-1))
 
 
@@ -155,7 +208,7 @@ def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
     assert offset is not None
     size = rows.abs()
     for source, (middle, half) in slopes.items():
-        walk.send(source, (rows * middle).addcmul_(size, half))
+        walk.send_product(source, rows, size, middle, half)
     walk.terms.append((rows @ offset[0].mT + size @ offset[1].mT).squeeze(-1))
 
 
