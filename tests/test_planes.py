@@ -141,7 +141,7 @@ def test_stopping_early_stays_sound(kind: GateKind) -> None:
     v, z = random_boxes(200, 2.0)
     for steps in (0, 1, 3):
         box = GateBox.of(kind, v, z)
-        a, b = envelope_slopes(box, steps=steps)
+        a, b, _ = envelope_slopes(box, steps=steps)
         c = offset(box, a, b)
         x, y = points(v, 512, seed=1), points(z, 512, seed=2)
         assert (a * x + b * y + c <= gate(kind, x, y)).all()
@@ -161,3 +161,15 @@ def test_offset_is_sound_where_tanh_has_saturated(kind: GateKind, dtype: torch.d
     for points_z in (x, crowded):
         value = gate(kind, torch.full_like(points_z, 2.0), points_z)
         assert (b.double() * points_z + c <= value).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_saturated_boxes_lose_nothing(dtype: torch.dtype) -> None:
+    """A closed gate on a saturated tanh is flat, and so are its planes, as far as the precision goes."""
+    v, z = torch.meshgrid(torch.linspace(-12, 12, 60, dtype=dtype), torch.linspace(-14, 14, 60, dtype=dtype), indexing="ij")
+    v, z = v.flatten(), z.flatten()
+    found = planes(GateKind.TANH, Box(v, v + 0.14), Box(z, z + 0.12))
+    middle = v + 0.07, z + 0.06
+    gap = found.upper(*middle) - found.lower(*middle)
+    assert (gap >= 0).all()
+    assert (gap < 0.01).all()

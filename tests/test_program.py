@@ -181,3 +181,16 @@ def test_frames_reach_the_output_by_any_operation() -> None:
     values = tape(moved.flatten(0, 1)).unflatten(0, (500, 4)) @ rows[0].mT
     assert (values >= bound).all()
     assert (values.amin(0) - bound < 1.0).all()
+
+
+def test_slices_may_overlap() -> None:
+    """A walk writes the coefficients of slices next to each other; those that share entries must add up."""
+    writer = TapeWriter(1, 6, dtype=torch.float64, device=torch.device("cpu"))
+    whole = writer.affine([(writer.input(0), torch.randn(6, 6))])
+    parts = [writer.unary(writer.slice(whole, start, start + 2), activations.IDENTITY) for start in (1, 2, 1, 4)]
+    tape = writer.finish(writer.sum(*parts))
+    inputs = torch.randn(3, 1, 6, dtype=torch.float64)
+    region = Region(inputs, torch.zeros(3, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64), 2.0)
+    rows = torch.randn(1, 4, 2, dtype=torch.float64)
+    bound = relax(tape, region, METHODS["planes"]).least(rows)
+    torch.testing.assert_close(bound, tape(inputs) @ rows[0].mT)

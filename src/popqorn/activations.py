@@ -61,11 +61,16 @@ class Activation:
 
 
 def tanh_touch(upper: Tensor) -> Tensor:
-    """`d < 0` whose tangent to tanh passes through `(upper, tanh upper)`; 0 where `upper <= 0`. Newton from a close start."""
+    """`d < 0` whose tangent to tanh passes through `(upper, tanh upper)`; 0 where `upper <= 0`.
+
+    Two Newton steps from a start that is never further off than 0.1 % (four constants, fitted).
+    """
     right = upper.clamp(min=0)
-    touch = -torch.minimum(right / 2, torch.log1p(4 * right) / 2)
+    near = right.clamp(max=1e8)  # beyond, the quotient is constant; its square must not overflow
+    bent = (1 + near * (0.67844 + 0.41145 * near)) / (1 + near * (0.18868 + 0.20295 * near))
+    touch = torch.log1p(right * bent) / -2
     target = torch.tanh(right)
-    for _ in range(5):
+    for _ in range(2):
         value = torch.tanh(touch)
         slope = 1 - value.square()
         rise = -2 * value * slope * (right - touch)

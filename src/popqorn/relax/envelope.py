@@ -29,32 +29,36 @@ def planes(kind: GateKind, v: Box, z: Box) -> Relaxation:
         Box(torch.stack([v_lower, v_lower]).flatten(), torch.stack([v_upper, v_upper]).flatten()),
         Box(torch.stack([z_lower, -z_upper]).flatten(), torch.stack([z_upper, -z_lower]).flatten()),
     )
-    a, b = envelope_slopes(box)
-    c = offset(box, a, b)
+    a, b, least = envelope_slopes(box)
+    c = offset(box, a, b, least)
     a, b, c = (x.reshape(2, *shape) for x in (a, b, c))
     return Relaxation(Linear((a[0], b[0]), c[0]), Linear((-a[1], b[1]), -c[1]))
 
 
-def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tensor, Tensor]:
-    """Slopes `(a, b)` of the plane below the gate that is highest at the box centre, for boxes along one axis.
+def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tensor, Tensor, Tensor]:
+    """Slopes `(a, b)` of the plane below the gate that is highest at the box centre, for boxes along one axis; and `least_value`.
 
     Any slopes are sound, so this may stop at any point. A plane whose value at the centre meets that of the points it rests on is
     the best there is; only boxes where none of the closed forms does go on to the exchange.
     """
-    a, b, value, above = _guess(box)
+    a, b, above = _guess(box)
+    least = least_value(box, a, b)
+    middle_v, middle_z = box.center
+    value = least + a * middle_v + b * middle_z
     negligible = 1e-6 * (box.t.lower.abs() + box.t.upper.abs()) + torch.finfo(value.dtype).eps
-    open_boxes = (above - value > negligible).nonzero().squeeze(1)
-    if steps and len(open_boxes):
-        found = _exchange(box.select(open_boxes), a[open_boxes], b[open_boxes], value[open_boxes], steps)
-        a[open_boxes], b[open_boxes] = found
-    return a, b
+    index = (above - value > negligible).nonzero().squeeze(1)
+    if steps and len(index):
+        rest = box.select(index)
+        a[index], b[index] = _exchange(rest, a[index], b[index], value[index], steps)
+        least[index] = least_value(rest, a[index], b[index])
+    return a, b, least
 
 
 # ---- closed forms ------------------------------------------------------------------------------------------------------------
 
 
-def _guess(box: GateBox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The plane on the lowest of the points that planes could rest on: slopes, its value at the centre, and those points' value.
+def _guess(box: GateBox) -> tuple[Tensor, Tensor, Tensor]:
+    """The plane on the lowest of the points that planes could rest on: its slopes, and the mean of the gate at those points.
 
     The envelope lies below all of these points, so only a plane on the lowest of them can be the best.
     """
@@ -73,8 +77,9 @@ def _guess(box: GateBox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     a, b = torch.where(half_v > 0, a, tangent_a), torch.where(half_z > 0, b, tangent_b)
     finite = a.isfinite() & b.isfinite()
     a, b = torch.where(finite, a, tangent_a), torch.where(finite, b, tangent_b)
-    value = least_value(box, a, b, newton_steps=QUICK_STEPS) + a * middle_v + b * middle_z
-    return a, b, value, above
+    # No good plane is steeper than the gate itself; rounding over a narrow side would make it so.
+    a = torch.minimum(torch.maximum(a, box.t.lower.clamp(max=0) / 4), box.t.upper.clamp(min=0) / 4)
+    return a, torch.minimum(b.clamp(min=0), box.s.upper), above
 
 
 def _on_opposite_edges(

@@ -9,6 +9,7 @@ the box centre; `envelope_slopes` finds it, in closed form for most boxes (`enve
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,21 @@ from popqorn.program import GateKind
 from popqorn.relax.relaxation import Box, rounding
 
 NEWTON_STEPS = 6
+
+
+class Points(NamedTuple):
+    """Candidates for the minimum of `f - a v - b z`, `[points, ...]`: where, the gate there, and what to add to the value.
+
+    `penalty` is inf where there is no such point, and negative where the true minimum may lie below the value at the point.
+    """
+
+    v: Tensor
+    z: Tensor
+    height: Tensor
+    penalty: Tensor
+
+    def value(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.height - a * self.v - b * self.z + self.penalty
 
 
 @dataclass(frozen=True)
@@ -40,16 +56,24 @@ class GateBox:
         return GateBox(self.kind, *parts)
 
     @cached_property
-    def corners(self) -> "list[Candidate]":
+    def corners(self) -> "Points":
         """The four corners as candidates for a minimum."""
         v, z, s, t = self.v, self.z, self.s, self.t
-        nothing = torch.zeros_like(v.lower)
-        return [
-            (v.lower, z.lower, s.lower * t.lower, nothing),
-            (v.lower, z.upper, s.lower * t.upper, nothing),
-            (v.upper, z.lower, s.upper * t.lower, nothing),
-            (v.upper, z.upper, s.upper * t.upper, nothing),
-        ]
+        heights = s.lower * t.lower, s.lower * t.upper, s.upper * t.lower, s.upper * t.upper
+        at_v, at_z = (v.lower, v.lower, v.upper, v.upper), (z.lower, z.upper, z.lower, z.upper)
+        return Points(
+            torch.stack(at_v), torch.stack(at_z), torch.stack(heights), torch.zeros_like(v.lower).expand(4, *v.lower.shape)
+        )
+
+    @cached_property
+    def z_edges(self) -> tuple[Tensor, Tensor]:
+        """`z` and `t` on the lower and the upper edge, `[2, ...]`."""
+        return torch.stack([self.z.lower, self.z.upper]), torch.stack([self.t.lower, self.t.upper])
+
+    @cached_property
+    def v_edges(self) -> tuple[Tensor, Tensor]:
+        """`v` and `s` on the lower and the upper edge, `[2, ...]`."""
+        return torch.stack([self.v.lower, self.v.upper]), torch.stack([self.s.lower, self.s.upper])
 
     @cached_property
     def closed(self) -> Box:
@@ -58,10 +82,13 @@ class GateBox:
 
     @cached_property
     def flatness(self) -> tuple[Tensor, Tensor]:
-        """`1 - tanh(z)^2` where `z` is lowest and where it is highest, as far as `z` is negative."""
-        tiny = torch.finfo(self.t.lower.dtype).tiny
-        low, high = self.t.lower.clamp(max=0), self.t.upper.clamp(max=0)
-        return (1 - low.square()).clamp(min=tiny), (1 - high.square()).clamp(min=tiny)
+        """`1 - tanh(z)^2` where `z` is lowest and where it is highest, as far as `z` is negative; accurate for saturated `z`."""
+
+        def at(z: Tensor) -> Tensor:
+            falling = torch.exp(2 * z.clamp(max=0))
+            return (4 * falling / (1 + falling).square()).clamp(min=torch.finfo(z.dtype).tiny)
+
+        return at(self.z.lower), at(self.z.upper)
 
     @property
     def center(self) -> tuple[Tensor, Tensor]:
@@ -86,64 +113,57 @@ def gradient(kind: GateKind, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     return s * (1 - s) * factor, s * slope
 
 
-def offset(box: GateBox, a: Tensor, b: Tensor) -> Tensor:
-    """The greatest `c` (less rounding) with `a v + b z + c <= f(v, z)` on the box."""
+def offset(box: GateBox, a: Tensor, b: Tensor, least: Tensor | None = None) -> Tensor:
+    """The greatest `c` (less rounding) with `a v + b z + c <= f(v, z)` on the box; `least` is `least_value`, if known."""
     reach_v = torch.maximum(box.v.lower.abs(), box.v.upper.abs())
     reach_z = torch.maximum(box.z.lower.abs(), box.z.upper.abs())
     reach_t = torch.maximum(box.t.lower.abs(), box.t.upper.abs())
-    return least_value(box, a, b) - rounding(reach_t, a * reach_v, b * reach_z)
+    least = least_value(box, a, b) if least is None else least
+    return least - rounding(reach_t, a * reach_v, b * reach_z)
 
 
 def least_value(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Tensor:
     """The minimum of `f - a v - b z` over the box: a proven bound of it for any `newton_steps`, exact to rounding for six."""
-    least = torch.full_like(a, math.inf)
-    for v, z, height, penalty in _candidates(box, a, b, newton_steps):
-        least = torch.minimum(least, height - a * v - b * z + penalty)
-    return least
+    return _candidates(box, a, b, newton_steps).value(a, b).amin(0)
 
 
 def lowest_point(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Lowest:
     """`least_value`, and where it is attained; for boxes and slopes along one axis."""
     points = _candidates(box, a, b, newton_steps)
-    v, z, height = (torch.stack([point[part] for point in points]) for part in range(3))
-    value, index = (height - a * v - b * z + torch.stack([point[3] for point in points])).min(dim=0, keepdim=True)
-    return Lowest(v.gather(0, index)[0], z.gather(0, index)[0], height.gather(0, index)[0], value[0])
+    value, index = points.value(a, b).min(dim=0, keepdim=True)
+    return Lowest(points.v.gather(0, index)[0], points.z.gather(0, index)[0], points.height.gather(0, index)[0], value[0])
 
 
-def _candidates(box: GateBox, a: Tensor, b: Tensor, newton_steps: int) -> "list[Candidate]":
+def _candidates(box: GateBox, a: Tensor, b: Tensor, newton_steps: int) -> Points:
     """The points where the minimum of `f - a v - b z` can be: corners, edges, inside."""
-    points = [*box.corners, _on_z_edge(box, box.z.lower, box.t.lower, a), _on_z_edge(box, box.z.upper, box.t.upper, a)]
-    if box.kind is GateKind.TANH:  # s(v) z is linear in z: its minimum is on one of the two edges above
-        points.append(_on_v_edge(box, box.v.lower, box.s.lower, b))
-        points.append(_on_v_edge(box, box.v.upper, box.s.upper, b))
-        points.append(_inside(box, a, b, newton_steps))
-    return points
+    kinds = [box.corners, _on_z_edges(box, a)]
+    if box.kind is GateKind.TANH:  # s(v) z is linear in z: its minimum is on one of the edges above
+        kinds += [_on_v_edges(box, b), _inside(box, a, b, newton_steps)]
+    return Points(*map(torch.cat, zip(*kinds, strict=True)))
 
 
-# A candidate for the minimum: v, z, the gate there, and what to add to its value (inf where there is no such point).
-Candidate = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def _on_z_edge(box: GateBox, z: Tensor, t: Tensor, a: Tensor) -> Candidate:
-    """The local minimum of `t s(v) - a v` in `v`: `s(1-s) = a/t` where that is convex."""
+def _on_z_edges(box: GateBox, a: Tensor) -> Points:
+    """The local minima of `t s(v) - a v` in `v`: `s(1-s) = a/t` where that is convex."""
+    z, t = box.z_edges
     ratio = a / t  # inf or NaN for t = 0: then there is none
     missing = ~((ratio > 0) & (ratio < 0.25))
-    ratio = ratio.masked_fill(missing, 0.125)
+    ratio = ratio.masked_fill_(missing, 0.125)
     small = 2 * ratio / (1 + (1 - 4 * ratio).sqrt())  # the smaller root, without cancellation
     logit = torch.log(small / (1 - small))
     positive = t > 0
     v, s = torch.where(positive, logit, -logit), torch.where(positive, small, 1 - small)
     missing = missing | (v <= box.v.lower) | (v >= box.v.upper)
-    return v, z, t * s, torch.zeros_like(v).masked_fill_(missing, math.inf)
+    return Points(v, z, t * s, torch.zeros_like(v).masked_fill_(missing, math.inf))
 
 
-def _on_v_edge(box: GateBox, v: Tensor, s: Tensor, b: Tensor) -> Candidate:
-    """The local minimum of `s tanh(z) - b z` in `z`: `tanh z = -sqrt(1 - b/s)`."""
+def _on_v_edges(box: GateBox, b: Tensor) -> Points:
+    """The local minima of `s tanh(z) - b z` in `z`: `tanh z = -sqrt(1 - b/s)`."""
+    v, s = box.v_edges
     ratio = b / s  # inf or NaN for s = 0: then there is none
     missing = ~((ratio > 0) & (ratio < 1))
-    z, t = _descending(ratio.masked_fill(missing, 0.5))
+    z, t = _descending(ratio.masked_fill_(missing, 0.5))
     missing = missing | (z <= box.z.lower) | (z >= box.z.upper)
-    return v, z, s * t, torch.zeros_like(z).masked_fill_(missing, math.inf)
+    return Points(v, z, s * t, torch.zeros_like(z).masked_fill_(missing, math.inf))
 
 
 def _descending(ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +173,7 @@ def _descending(ratio: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(root > 0.5, far, near), -root
 
 
-def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Candidate:
+def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Points:
     """The interior local minimum of `s(v) tanh(z) - a v - b z`, less how far below its value the true one can lie.
 
     With `S = s(v)`, minimising over `z` first leaves a function of `v` whose derivative is `-phi(S)`,
@@ -168,9 +188,10 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Candidate:
     peak = (linear + (linear.square() - 16 * b).clamp(min=0).sqrt()) / 8
     # tanh z lies in [t.lower, t.upper] and is negative: b / (1 - tanh^2) bounds S.
     deepest, shallowest = (b / flatness for flatness in box.flatness)
-    least_w = torch.maximum(box.closed.lower, 1 - deepest).clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
+    least_w = torch.maximum(box.closed.lower, 1 - deepest)
     greatest_w = torch.minimum(box.closed.upper, 1 - torch.maximum(peak, shallowest))
-    impossible = impossible | (greatest_w < least_w)
+    impossible = impossible | (greatest_w < least_w * (1 - 8 * torch.finfo(a.dtype).eps))
+    least_w = least_w.clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
     greatest_w = torch.maximum(greatest_w, least_w)
     w = least_w
     for _ in range(steps):
@@ -186,4 +207,5 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Candidate:
     z, t = _descending((b / s).clamp(max=1))
     # Rounding may put the point a hair outside; the clip keeps it a point of the box, where `f` is what it is.
     v, z = torch.maximum(torch.minimum(v, box.v.upper), box.v.lower), torch.maximum(torch.minimum(z, box.z.upper), box.z.lower)
-    return v, z, s * t, (residual.clamp(max=0) * short).masked_fill_(impossible, math.inf)
+    penalty = (residual.clamp(max=0) * short).masked_fill_(impossible, math.inf)
+    return Points(v.unsqueeze(0), z.unsqueeze(0), (s * t).unsqueeze(0), penalty.unsqueeze(0))
