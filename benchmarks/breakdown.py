@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import popqorn
-from popqorn import api
+from popqorn import api, problem
 from popqorn.bounds import relaxed
 from popqorn.relax.methods import Method
 
@@ -42,7 +42,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
         (relaxed.Moving, "reach", "concretise"),
         (relaxed, "propagate", "interval"),
         (relaxed.RelaxedTape, "least", "margin"),
-        (api, "relax", "relax_tape"),
+        (problem, "relax", "relax_tape"),
         (api, "first_order", "first order"),
     ]
 
@@ -90,11 +90,11 @@ def measure(kind: str, frames: int, hidden: int, samples: int, dtype: torch.dtyp
     options = {"labels": labels, "targets": (labels + 1) % 10, "norm": 2, "dtype": dtype}
     with stopwatch() as whole:
         found = popqorn.certify(model, inputs, **options)
-    problem = api._problem(model, inputs, 2.0, None, None, "planes", None, dtype)
+    task = problem.Problem.read(model, inputs, 2.0, None, None, dtype=dtype)
     row = torch.ones(1, 1, 10, dtype=dtype)
 
     def evaluate() -> None:
-        api._in_blocks(problem, 1, lambda part, index: part.relaxed(found.radius[index]).least(row))
+        api._in_blocks(task, 1, lambda part, index: part.relaxed(found.radius[index]).least(row))
 
     with FlopCounterMode(display=False) as counter:
         evaluate()

@@ -24,6 +24,7 @@ STAGES = [
     ("search",),
     ("certificate",),
     ("checks",),
+    ("problem",),
     ("api",),
     ("",),  # popqorn itself: the public names
     ("bundled", "experiments"),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import popqorn
-from popqorn import api, memory
+from popqorn import memory, problem
 from popqorn.bounds import relaxed
 
 
@@ -24,10 +24,10 @@ def test_little_memory_gives_small_blocks_and_the_same_bounds(monkeypatch: pytes
     inputs = torch.randn(7, 3, 3, dtype=torch.float64)
     whole = popqorn.certify(model, inputs, norm=2)
     blocks: list[int] = []
-    original = api._Problem.relaxed
-    monkeypatch.setattr(api, "block_bytes", lambda device: 40_000)
+    original = problem.Problem.relaxed
+    monkeypatch.setattr(problem, "block_bytes", lambda device: 40_000)
     monkeypatch.setattr(relaxed, "walk_bytes", lambda device: 1)
-    monkeypatch.setattr(api._Problem, "relaxed", lambda self, eps: blocks.append(len(eps)) or original(self, eps))
+    monkeypatch.setattr(problem.Problem, "relaxed", lambda self, eps: blocks.append(len(eps)) or original(self, eps))
     small = popqorn.certify(model, inputs, norm=2)
     assert 0 < max(blocks) < 7
     torch.testing.assert_close(small.radius, whole.radius, rtol=1e-9, atol=0)

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +13,10 @@ from popqorn import checks
 from popqorn._typing import Bool, Float
 from popqorn._version import __version__
 from popqorn.bounds.first_order import first_order
-from popqorn.bounds.relaxed import RelaxedTape, relax
 from popqorn.certificate import Certificate, Status
-from popqorn.memory import block_bytes
-from popqorn.models.classifier import tape_of
-from popqorn.program import Tape
-from popqorn.region import Region
-from popqorn.relax.methods import Method
+from popqorn.problem import Problem
 from popqorn.search import SearchResult, largest_eps
-from popqorn.spec import Margins, targeted, untargeted
-
-MOST_ENTRIES = 1024  # more at once gains nothing, and would hold a search open for its slowest sample
+from popqorn.spec import Margins
 
 
 class LogitBounds(NamedTuple):
@@ -38,35 +31,6 @@ class Verification(NamedTuple):
 
     margins: Float[Tensor, "batch classes"]
     certified: Bool[Tensor, " batch"]
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """One entry per sample (or sample and target, or sample and frame): what `relax` and the search need, as tensors."""
-
-    tape: Tape
-    inputs: Tensor
-    share: Tensor
-    norm: float
-    method: Method
-    chunk_rows: int | None
-
-    def select(self, index: Tensor) -> "_Problem":
-        share = self.share if self.share.shape[0] == 1 else self.share[index]
-        return replace(self, inputs=self.inputs[index], share=share)
-
-    def region(self, eps: Tensor) -> Region:
-        return Region(self.inputs, eps, self.share, self.norm)
-
-    def relaxed(self, eps: Tensor) -> RelaxedTape:
-        return relax(self.tape, self.region(eps), self.method, self.chunk_rows)
-
-    def blocks(self, rows: int) -> Iterator[Tensor]:
-        """Entries in blocks that fit the memory: two bounds and up to six coefficients per value, and a value per row twice."""
-        values = sum(node.size for node in self.tape.nodes)
-        per_entry = self.inputs.element_size() * values * (8 + 2 * rows)
-        size = min(MOST_ENTRIES, max(1, block_bytes(self.inputs.device) // per_entry))
-        yield from torch.arange(len(self.inputs), device=self.inputs.device).split(size)
 
 
 def certify(
@@ -103,9 +67,9 @@ def certify(
     >>> certificate.radius, certificate.status
     """
     started = time.perf_counter()
-    problem = _problem(model, inputs, norm, frames, scale, method, chunk_rows, dtype)
+    problem = Problem.read(model, inputs, norm, frames, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
     tolerance = checks.check_tolerance(tolerance)
-    margins, correct = _margins(problem, labels, targets)
+    margins, correct = problem.margins(labels, targets)
     result = _search(problem, margins, correct, tolerance)
     target_radius = _target_radius(problem, margins, correct, tolerance) if per_target else None
     return Certificate(
@@ -138,9 +102,9 @@ def sensitivity(
 
     Arguments are those of `certify`. Misclassified samples have radius 0 throughout.
     """
-    problem = _problem(model, inputs, norm, None, scale, method, chunk_rows, dtype)
+    problem = Problem.read(model, inputs, norm, None, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
     tolerance = checks.check_tolerance(tolerance)
-    margins, correct = _margins(problem, labels, targets)
+    margins, correct = problem.margins(labels, targets)
     batch, frames, _ = problem.inputs.shape
     sample = torch.arange(batch, device=problem.inputs.device).repeat_interleave(frames)
     alone = torch.eye(frames, dtype=problem.share.dtype, device=problem.share.device).repeat(batch, 1).unsqueeze(-1)
@@ -163,7 +127,7 @@ def bounds(
     dtype: torch.dtype = torch.float64,
 ) -> LogitBounds:
     """A lower and an upper bound of every logit while each frame moves by at most `eps` (a number, or one per sample)."""
-    problem = _problem(model, inputs, norm, frames, scale, method, chunk_rows, dtype)
+    problem = Problem.read(model, inputs, norm, frames, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
     eps = checks.check_eps(eps, len(problem.inputs), problem.inputs)
     identity = torch.eye(problem.tape.outputs, dtype=dtype, device=problem.inputs.device)
     rows = torch.cat([identity, -identity]).unsqueeze(0)
@@ -187,50 +151,22 @@ def verify(
     dtype: torch.dtype = torch.float64,
 ) -> Verification:
     """The margins proven while each frame moves by at most `eps` (a number, or one per sample), and whether they certify."""
-    problem = _problem(model, inputs, norm, frames, scale, method, chunk_rows, dtype)
+    problem = Problem.read(model, inputs, norm, frames, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
     eps = checks.check_eps(eps, len(problem.inputs), problem.inputs)
-    margins, correct = _margins(problem, labels, targets)
+    margins, correct = problem.margins(labels, targets)
     rows = margins.rows(dtype)
     found = _in_blocks(problem, rows.shape[1], lambda part, index: part.relaxed(eps[index]).least(rows[index]))
     return Verification(_by_class(found, margins), correct & (found > 0).all(-1))
 
 
-# ---- from arguments to tensors, and back -------------------------------------------------------------------------------------
+# ---- from tensors to results -------------------------------------------------------------------------------------
 
 
-def _problem(
-    model: object, inputs: Any, norm: Any, frames: Any, scale: Any, method: Any, chunk_rows: Any, dtype: Any
-) -> _Problem:
-    classifier = checks.check_model(model)
-    dtype = checks.check_dtype(dtype)
-    inputs = checks.check_inputs(inputs, classifier.rnn.input_size, dtype)
-    return _Problem(
-        tape=tape_of(classifier, inputs.shape[1], dtype=dtype, device=inputs.device),
-        inputs=inputs,
-        share=checks.check_share(frames, scale, inputs),
-        norm=checks.check_norm(norm),
-        method=checks.check_method(method),
-        chunk_rows=checks.check_chunk_rows(chunk_rows),
-    )
-
-
-def _margins(problem: _Problem, labels: Any, targets: Any) -> tuple[Margins, Bool[Tensor, " batch"]]:
-    """What has to be proven, and which samples the model decides as labelled."""
-    classes = problem.tape.outputs
-    if classes < 2:
-        raise ValueError(f"model: its head has {classes} output; a decision needs at least two classes")
-    decisions = problem.tape(problem.inputs).argmax(-1)
-    labels = decisions if labels is None else checks.check_classes("labels", labels, len(decisions), classes, decisions.device)
-    if targets is None:
-        return untargeted(labels, classes), labels == decisions
-    return targeted(labels, checks.check_targets(targets, labels, classes), classes), labels == decisions
-
-
-def _in_blocks(problem: _Problem, rows: int, bound: Callable[[_Problem, Tensor], Tensor]) -> Tensor:
+def _in_blocks(problem: Problem, rows: int, bound: Callable[[Problem, Tensor], Tensor]) -> Tensor:
     return torch.cat([bound(problem.select(index), index) for index in problem.blocks(rows)])
 
 
-def _search(problem: _Problem, margins: Margins, correct: Tensor, tolerance: float) -> SearchResult:
+def _search(problem: Problem, margins: Margins, correct: Tensor, tolerance: float) -> SearchResult:
     rows = margins.rows(problem.inputs.dtype)
     parts = []
     for index in problem.blocks(rows.shape[1]):
@@ -254,7 +190,7 @@ def _search(problem: _Problem, margins: Margins, correct: Tensor, tolerance: flo
     )
 
 
-def _target_radius(problem: _Problem, margins: Margins, correct: Tensor, tolerance: float) -> Tensor:
+def _target_radius(problem: Problem, margins: Margins, correct: Tensor, tolerance: float) -> Tensor:
     """One search per sample and target."""
     batch, count = margins.targets.shape
     sample = torch.arange(batch, device=margins.labels.device).repeat_interleave(count)
@@ -280,7 +216,7 @@ def _status(result: SearchResult, correct: Tensor) -> tuple[Status, ...]:
     return tuple(map(of, correct.tolist(), result.eps.tolist(), result.failed.tolist()))
 
 
-def _settings(problem: _Problem, tolerance: float, targets: Any, frames: Any, scale: Any) -> dict[str, Any]:
+def _settings(problem: Problem, tolerance: float, targets: Any, frames: Any, scale: Any) -> dict[str, Any]:
     return {
         "popqorn": __version__,
         "torch": torch.__version__,
