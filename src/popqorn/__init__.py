@@ -8,11 +8,13 @@
 from popqorn._version import __version__
 from popqorn.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
 from popqorn.api import LogitBounds, Verification, bounds, certify, sensitivity, verify
+from popqorn.attacks.run import AttackResult, attack
 from popqorn.certificate import Certificate, Status
 from popqorn.models.classifier import SequenceClassifier, register_activation
 
 __all__ = [
     "Activation",
+    "AttackResult",
     "Certificate",
     "LogitBounds",
     "PiecewiseLinear",
@@ -22,6 +24,7 @@ __all__ = [
     "Status",
     "Verification",
     "__version__",
+    "attack",
     "bounds",
     "certify",
     "register_activation",

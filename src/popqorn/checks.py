@@ -1,7 +1,7 @@
 """Arguments of the public functions, checked and brought to one form. Every error names the argument, what it got, what to do."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,24 @@ def check_method(method: Any) -> Method:
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; pass one of {', '.join(map(repr, METHODS))}")
     return METHODS[method]
+
+
+def check_choice(name: str, given: Any, choices: Iterable[str]) -> str:
+    if given not in choices:
+        raise ValueError(f"{name} is {given!r}; pass one of {', '.join(map(repr, choices))}")
+    return str(given)
+
+
+def check_count(name: str, given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ValueError(f"{name} is {given!r}; pass a positive whole number")
+    return given
+
+
+def check_seed(seed: Any) -> int:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed is {seed!r}; pass a whole number that is not negative")
+    return seed
 
 
 def check_tolerance(tolerance: Any) -> float:

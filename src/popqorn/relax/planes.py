@@ -124,22 +124,24 @@ def offset(box: GateBox, a: Tensor, b: Tensor, least: Tensor | None = None) -> T
 
 def least_value(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Tensor:
     """The minimum of `f - a v - b z` over the box: a proven bound of it for any `newton_steps`, exact to rounding for six."""
-    return _candidates(box, a, b, newton_steps).value(a, b).amin(0)
+    least = torch.full_like(a, math.inf)
+    for points in _candidates(box, a, b, newton_steps):
+        least = torch.minimum(least, points.value(a, b).amin(0))
+    return least
 
 
 def lowest_point(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Lowest:
     """`least_value`, and where it is attained; for boxes and slopes along one axis."""
-    points = _candidates(box, a, b, newton_steps)
+    points = Points(*map(torch.cat, zip(*_candidates(box, a, b, newton_steps), strict=True)))
     value, index = points.value(a, b).min(dim=0, keepdim=True)
     return Lowest(points.v.gather(0, index)[0], points.z.gather(0, index)[0], points.height.gather(0, index)[0], value[0])
 
 
-def _candidates(box: GateBox, a: Tensor, b: Tensor, newton_steps: int) -> Points:
+def _candidates(box: GateBox, a: Tensor, b: Tensor, newton_steps: int) -> list[Points]:
     """The points where the minimum of `f - a v - b z` can be: corners, edges, inside."""
-    kinds = [box.corners, _on_z_edges(box, a)]
-    if box.kind is GateKind.TANH:  # s(v) z is linear in z: its minimum is on one of the edges above
-        kinds += [_on_v_edges(box, b), _inside(box, a, b, newton_steps)]
-    return Points(*map(torch.cat, zip(*kinds, strict=True)))
+    if box.kind is GateKind.IDENTITY:  # s(v) z is linear in z: its minimum is on an edge of constant z
+        return [box.corners, _on_z_edges(box, a)]
+    return [box.corners, _on_z_edges(box, a), _on_v_edges(box, b), _inside(box, a, b, newton_steps)]
 
 
 def _on_z_edges(box: GateBox, a: Tensor) -> Points:
@@ -169,8 +171,9 @@ def _on_v_edges(box: GateBox, b: Tensor) -> Points:
 def _descending(ratio: Tensor) -> tuple[Tensor, Tensor]:
     """`z < 0` with `1 - tanh(z)^2 = ratio`, and `tanh z`; the two agree to rounding, near 0 and far out."""
     root = (1 - ratio).clamp(min=0).sqrt()
-    far, near = torch.log(ratio) / 2 - torch.log1p(root), torch.log1p(-2 * root / (1 + root)) / 2
-    return torch.where(root > 0.5, far, near), -root
+    opening = torch.log1p(root)
+    closing = torch.where(root > 0.5, torch.log(ratio) - opening, torch.log1p(-root))  # log(1 - root), without cancellation
+    return (closing - opening) / 2, -root
 
 
 def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Points:
@@ -183,7 +186,7 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Points:
     """
     tiny = torch.finfo(a.dtype).tiny
     impossible = ~((a < 0) & (b > 0) & (b < 1))
-    depth, b = (-a).masked_fill(impossible, 0.05), b.masked_fill(impossible, 0.5)
+    a, b = a.masked_fill(impossible, -0.05), b.masked_fill(impossible, 0.5)
     linear = 2 + 3 * b
     peak = (linear + (linear.square() - 16 * b).clamp(min=0).sqrt()) / 8
     # tanh z lies in [t.lower, t.upper] and is negative: b / (1 - tanh^2) bounds S.
@@ -196,16 +199,17 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Points:
     w = least_w
     for _ in range(steps):
         s = 1 - w
-        root = (s * (s - b)).clamp_(min=tiny).sqrt_()
-        rise = root - w * (2 * s - b) / (2 * root)
-        w = w - (w * root - depth) / rise.masked_fill_(rise <= 0, math.inf)
-        w = torch.maximum(torch.minimum(w, greatest_w), least_w)
+        above = s - b
+        root = (s * above).clamp_(min=tiny).sqrt_()
+        rise = torch.addcdiv(root, above.add_(s).mul_(w), root, value=-0.5)  # the derivative of w root
+        excess = torch.addcmul(a, w, root)
+        w = torch.addcdiv(w, excess, rise.masked_fill_(rise <= 0, math.inf), value=-1).clamp_(least_w, greatest_w)
     s = 1 - w
-    residual = w * (s * (s - b)).clamp_(min=0).sqrt_() - depth
+    residual = w * (s * (s - b)).clamp_(min=0).sqrt_() + a
     v = torch.log(s / w)
     short = (v - torch.log((1 - greatest_w) / greatest_w)).clamp(min=0)
     z, t = _descending((b / s).clamp(max=1))
     # Rounding may put the point a hair outside; the clip keeps it a point of the box, where `f` is what it is.
-    v, z = torch.maximum(torch.minimum(v, box.v.upper), box.v.lower), torch.maximum(torch.minimum(z, box.z.upper), box.z.lower)
+    v, z = v.clamp(box.v.lower, box.v.upper), z.clamp(box.z.lower, box.z.upper)
     penalty = (residual.clamp(max=0) * short).masked_fill_(impossible, math.inf)
     return Points(v.unsqueeze(0), z.unsqueeze(0), (s * t).unsqueeze(0), penalty.unsqueeze(0))

@@ -1,0 +1,1 @@
+"""Attacks: upper bounds on the perturbation that changes a decision."""

@@ -1,0 +1,75 @@
+"""The geometry of l_p balls: nearest points, steepest directions, uniform samples. A ball is one frame's, along the last axis."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+
+
+def length(points: Float[Tensor, "*shape features"], norm: float) -> Float[Tensor, "*shape"]:
+    """`||points||_p`, safe from overflow and underflow."""
+    largest = points.abs().amax(-1)
+    if math.isinf(norm):
+        return largest
+    scaled = points / largest.clamp(min=torch.finfo(points.dtype).tiny).unsqueeze(-1)
+    found: Tensor = largest * torch.linalg.vector_norm(scaled, ord=norm, dim=-1)
+    return found
+
+
+def project(points: Float[Tensor, "*shape features"], norm: float, radius: Tensor) -> Float[Tensor, "*shape features"]:
+    """The nearest points of the balls of the given radii: exact for p = 1, 2, inf; for other p scaled back to the ball."""
+    if math.isinf(norm):
+        return points.clamp(-radius.unsqueeze(-1), radius.unsqueeze(-1))
+    if norm == 1:
+        return _onto_cross_polytope(points, radius)
+    size = length(points, norm)
+    return points * (radius / torch.maximum(size, radius).clamp(min=torch.finfo(points.dtype).tiny)).unsqueeze(-1)
+
+
+def _onto_cross_polytope(points: Tensor, radius: Tensor) -> Tensor:
+    """Shrink all magnitudes by one threshold, found by sorting, so that they sum to the radius (Duchi et al. 2008)."""
+    size = points.abs()
+    falling = size.sort(dim=-1, descending=True).values
+    count = torch.arange(1, points.shape[-1] + 1, dtype=points.dtype, device=points.device)
+    thresholds = (falling.cumsum(-1) - radius.unsqueeze(-1)) / count
+    kept = (falling > thresholds).sum(-1, keepdim=True).clamp(min=1)
+    threshold = thresholds.gather(-1, kept - 1).clamp(min=0)
+    return points.sign() * (size - threshold).clamp(min=0)
+
+
+def steepest(gradient: Float[Tensor, "*shape features"], norm: float) -> Float[Tensor, "*shape features"]:
+    """The point of the unit ball where `gradient @ point` is greatest (Hoelder's equality); 0 where the gradient is."""
+    if math.isinf(norm):
+        return gradient.sign()
+    if norm == 1:
+        best = gradient.abs().argmax(-1, keepdim=True)
+        return torch.zeros_like(gradient).scatter(-1, best, gradient.gather(-1, best).sign())
+    tiny = torch.finfo(gradient.dtype).tiny
+    magnitude = gradient.abs() / gradient.abs().amax(-1, keepdim=True).clamp(min=tiny)
+    point = gradient.sign() * magnitude.pow(1 / (norm - 1))
+    return point / length(point, norm).clamp(min=tiny).unsqueeze(-1)
+
+
+def sample(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Points uniform in the unit ball.
+
+    For p < inf: entries with density `exp(-|t|^p)`, divided by `(sum |t|^p + E)^(1/p)` with `E` exponential (Barthe et al. 2005).
+    """
+    cube = 2 * torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) - 1
+    if math.isinf(norm):
+        return cube
+    powers = _powers(shape, norm, generator, like)  # |t|^p is Gamma(1/p)
+    spare = torch.empty(*shape[:-1], 1, dtype=like.dtype, device=like.device).exponential_(generator=generator)
+    return cube.sign() * (powers / (powers.sum(-1, keepdim=True) + spare)).pow(1 / norm)
+
+
+def _powers(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor) -> Tensor:
+    if norm == 1:
+        return torch.empty(shape, dtype=like.dtype, device=like.device).exponential_(generator=generator)
+    if norm == 2:
+        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device).square() / 2
+    seed = int(torch.randint(2**31, (1,), generator=generator, device=like.device))
+    return torch.from_numpy(np.random.default_rng(seed).standard_gamma(1 / norm, shape)).to(like)
