@@ -90,15 +90,15 @@ def check_norm(norm: Any) -> float:
     return value
 
 
-def check_eps(eps: Any, batch: int, like: Tensor) -> Tensor:
-    tensor = _tensor(eps, "eps").to(like)
+def check_eps(eps: Any, batch: int, like: Tensor, *, name: str = "eps") -> Tensor:
+    tensor = _tensor(eps, name).to(like)
     if tensor.dim() == 0:
         tensor = tensor.expand(batch)
     if tuple(tensor.shape) != (batch,):
-        raise ValueError(f"eps has shape {tuple(tensor.shape)}; pass one number, or one per sample, shape ({batch},)")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; pass one number, or one per sample, shape ({batch},)")
     if not (torch.isfinite(tensor) & (tensor >= 0)).all():
         worst = float(tensor[~(torch.isfinite(tensor) & (tensor >= 0))][0])
-        raise ValueError(f"eps holds {worst:g}; it must be finite and not negative")
+        raise ValueError(f"{name} holds {worst:g}; it must be finite and not negative")
     return tensor
 
 
@@ -124,6 +124,27 @@ def check_seed(seed: Any) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}; pass a whole number that is not negative")
     return seed
+
+
+def check_table(table: Any, dtype: torch.dtype) -> Tensor:
+    tensor = _tensor(table, "table").detach()
+    if tensor.dim() != 2 or 0 in tensor.shape:
+        raise ValueError(f"table has shape {tuple(tensor.shape)}; pass embeddings [words, features]")
+    if not torch.isfinite(tensor).all():
+        raise ValueError("table holds NaN or infinite values; replace or drop those words")
+    return tensor.to(dtype)
+
+
+def check_tokens(tokens: Any, table: Tensor) -> Tensor:
+    tensor = _tensor(tokens, "tokens").to(table.device)
+    if tensor.dim() != 2 or 0 in tensor.shape or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise ValueError(
+            f"tokens are of dtype {tensor.dtype} and shape {tuple(tensor.shape)}; pass row numbers of table, [batch, frames]"
+        )
+    outside = tensor[(tensor < 0) | (tensor >= len(table))]
+    if len(outside):
+        raise ValueError(f"tokens hold {int(outside[0])}; the table has words 0 to {len(table) - 1}")
+    return tensor.long()
 
 
 def check_tolerance(tolerance: Any) -> float:

@@ -127,8 +127,10 @@ def best(
 ) -> None:
     """All of them, each on its own; then the search over eps once more, from the best of what they found."""
     everyone = torch.arange(len(linear), device=linear.device)
+    state = generator.get_state()
     for method in (fgsm, cw, pgd):
         alone = Found.nothing(objective)
+        generator.set_state(state)
         method(objective, alone, linear, restarts, generator)
         found.offer(objective, everyone, alone.u, alone.radius.isfinite())
     pgd(objective, found, linear, restarts, generator)
