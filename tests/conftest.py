@@ -1,6 +1,5 @@
 """Shared by all tests: shapes are checked on every call, runs are repeatable, data that is absent is reported."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,6 @@ torch.set_num_threads(1)  # small tensors; the test run itself is spread over pr
 settings.register_profile("popqorn", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
 settings.load_profile("popqorn")
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-DATA = Path(os.environ.get("POPQORN_DATA", SHARED / "data"))
-REFERENCE = Path(os.environ.get("POPQORN_REFERENCE", SHARED / "reference"))
-
 
 def _folder(path: Path, what: str, variable: str) -> Path:
     if not path.is_dir():
@@ -29,12 +24,16 @@ def _folder(path: Path, what: str, variable: str) -> Path:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    return _folder(DATA, "the public data sets and models", "POPQORN_DATA")
+    import public  # of benchmarks/; here, as it imports popqorn
+
+    return _folder(public.DATA, "the public data sets and models", "POPQORN_DATA")
 
 
 @pytest.fixture(scope="session")
 def reference() -> Path:
-    return _folder(REFERENCE, "radii of other programs", "POPQORN_REFERENCE")
+    import public
+
+    return _folder(public.REFERENCE, "radii of other programs", "POPQORN_REFERENCE")
 
 
 @pytest.fixture(autouse=True)

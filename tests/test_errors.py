@@ -41,6 +41,25 @@ class Negated(popqorn.SequenceClassifier):
 
 
 CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "attack method": (lambda: popqorn.attack(model(), GOOD, method="deepfool"), ValueError, "method is 'deepfool'.*'pgd', 'cw'"),
+    "no restarts": (lambda: popqorn.attack(model(), GOOD, restarts=0), ValueError, "restarts is 0; pass a positive"),
+    "seed": (lambda: popqorn.attack(model(), GOOD, seed=-1), ValueError, "seed is -1.*not negative"),
+    "attack norm": (lambda: popqorn.attack(model(), GOOD, norm=0.5), ValueError, "norm is 0.5"),
+    "no batches": (lambda: popqorn.clever(model(), GOOD, batches=0), ValueError, "batches is 0; pass a positive"),
+    "clever radius": (lambda: popqorn.clever(model(), GOOD, radius=-1), ValueError, "radius holds -1; it must be finite"),
+    "table shape": (lambda: popqorn.substitute(model(), torch.zeros(4), [[0]]), ValueError, r"table has shape \(4,\)"),
+    "NaN table": (lambda: popqorn.substitute(model(), torch.full((9, 4), math.nan), [[0]]), ValueError, "table holds NaN"),
+    "token range": (lambda: popqorn.substitute(model(), torch.zeros(9, 4), [[9]]), ValueError, "tokens hold 9.*words 0 to 8"),
+    "token kind": (
+        lambda: popqorn.substitute(model(), torch.zeros(9, 4), [[0.5]]),
+        ValueError,
+        "tokens are of dtype.*row numbers",
+    ),
+    "word distance": (
+        lambda: popqorn.substitute(model(), torch.zeros(9, 4), [[0]], most_distance=-1),
+        ValueError,
+        "most_distance",
+    ),
     "NaN weight": (
         lambda: popqorn.certify(spoilt(math.nan, "rnn.weight_hh_l0"), GOOD),
         ValueError,

@@ -1,10 +1,14 @@
 """On public models, our radii reach those of every other program of the same class, and stay below every attack."""
 
+from itertools import groupby
 from pathlib import Path
 
 import public
 import pytest
+import torch
 from reference import TOLERANCE, our_radii
+
+import popqorn
 
 
 @pytest.mark.usefixtures("data")
@@ -37,3 +41,19 @@ def test_weak_methods_reproduce_the_papers(reference: Path) -> None:
         for row, radius in zip(rows, our_radii(rows, method), strict=True):
             assert radius >= row.eps * 0.985, row
             assert radius <= row.eps * 1.25, row
+
+
+@pytest.mark.usefixtures("data")
+def test_our_attack_reaches_every_published_one(reference: Path) -> None:
+    rows = sorted((row for row in public.rows("upper") if row.index < 4), key=lambda row: (row.model, row.norm))
+    for (model, norm), group in groupby(rows, key=lambda row: (row.model, row.norm)):
+        entries = list(group)
+        inputs, _ = public.digits(public.frames_of(model), 4)
+        found = popqorn.attack(
+            public.load_model(model),
+            inputs[[row.index for row in entries]],
+            labels=[row.label for row in entries],
+            targets=[row.target for row in entries],
+            norm=norm,
+        )
+        assert (found.radius <= 1.05 * torch.tensor([row.eps for row in entries])).all(), (model, norm)

@@ -120,6 +120,12 @@ def check_count(name: str, given: Any) -> int:
     return given
 
 
+def check_distance(name: str, given: Any) -> float:
+    if not isinstance(given, int | float) or not given >= 0:
+        raise ValueError(f"{name} is {given!r}; pass a number that is not negative, or inf for no limit")
+    return float(given)
+
+
 def check_seed(seed: Any) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise ValueError(f"seed is {seed!r}; pass a whole number that is not negative")

@@ -59,6 +59,7 @@ def substitute(
     table, tokens = checks.check_table(table, dtype), checks.check_tokens(tokens, table)
     tries = checks.check_count("tries", tries)
     most_words = tokens.shape[1] if most_words is None else checks.check_count("most_words", most_words)
+    most_distance = checks.check_distance("most_distance", most_distance)
     problem = Problem.read(model, table[tokens], norm, frames, None, dtype=dtype)
     margins, correct = problem.margins(labels, targets)
     objective = Objective(problem.tape, problem.inputs, problem.share, margins.rows(dtype), problem.norm)
