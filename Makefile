@@ -27,6 +27,7 @@ bench: install
 	$(BIN)/python benchmarks/reference.py
 	$(BIN)/python benchmarks/breakdown.py
 	$(BIN)/python benchmarks/paper_speed.py --samples 100
+	$(BIN)/python benchmarks/attacks.py --samples 20
 	$(BIN)/python benchmarks/scaling.py
 
 clean:

@@ -29,10 +29,12 @@ class RelaxedTape:
 
     def least(self, rows: Float[Tensor, "#batch rows outputs"]) -> Float[Tensor, "batch rows"]:
         """A lower bound of `rows @ output` over the region."""
-        bound = _least(self.tape, self.region, len(self.tape.nodes) - 1, rows, self.relaxations, self.chunk_rows)
-        return bound.expand(self.region.center.shape[0], -1)
+        with torch.inference_mode():
+            bound = _least(self.tape, self.region, len(self.tape.nodes) - 1, rows, self.relaxations, self.chunk_rows)
+        return bound.expand(self.region.center.shape[0], -1).clone()  # an ordinary tensor again
 
 
+@torch.inference_mode()  # thousands of small operations: a tenth of their time is autograd's bookkeeping
 def relax(tape: Tape, region: Region, method: Method, chunk_rows: int | None = None) -> RelaxedTape:
     """Bound and relax the tape node by node, first to last.
 
