@@ -108,6 +108,24 @@ def test_samples_are_uniform_in_the_ball(norm: float) -> None:
     torch.testing.assert_close(spread, spread.mean().expand(3), rtol=0.03, atol=0)
 
 
+@each_norm
+def test_samples_of_a_few_free_entries_fill_their_ball(norm: float) -> None:
+    moves = torch.zeros(40, dtype=torch.bool)
+    moves[[3, 7]] = True
+    generator = torch.Generator().manual_seed(1)
+    points = balls.sample((5000, 40), norm, generator, torch.zeros(1, dtype=torch.float64), moves)
+    assert (points[:, ~moves] == 0).all()
+    quantiles = torch.quantile(balls.length(points, norm).pow(2), torch.linspace(0.1, 0.9, 9, dtype=torch.float64))
+    torch.testing.assert_close(quantiles, torch.linspace(0.1, 0.9, 9, dtype=torch.float64), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("norm", [20.0, 1000.0, 1e5])
+def test_samples_survive_large_p(norm: float) -> None:
+    points = balls.sample((500, 30), norm, torch.Generator().manual_seed(1), torch.zeros(1, dtype=torch.float32))
+    assert (points == 0).double().mean() < 0.01
+    assert points.abs().mean() > 0.4
+
+
 # ---- attacks -----------------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +199,42 @@ def test_wrong_decisions_have_radius_zero(lstm: popqorn.SequenceClassifier, digi
     assert (found.radius == 0).all()
     assert found.success.all()
     assert torch.equal(found.adversarial, digits)
+
+
+def test_successes_stand_one_by_one(lstm: popqorn.SequenceClassifier) -> None:
+    """The model sums in another order for another batch size: a success must not rest on its rounding."""
+    inputs, _ = bundled.load_digits(40)
+    found = popqorn.attack(lstm, inputs, norm=2, restarts=1)
+    for sample in found.success.nonzero().squeeze(1).tolist():
+        alone = lstm(found.adversarial[sample : sample + 1].float()).argmax(-1)
+        assert alone != found.labels[sample]
+
+
+def test_nothing_to_attack_is_no_error(lstm: popqorn.SequenceClassifier, digits: Tensor) -> None:
+    wrong = (lstm(digits.float()).argmax(-1) + 1) % 10
+    calls: list[tuple[int, int]] = []
+    popqorn.attack(lstm, digits, labels=wrong, progress=lambda *step: calls.append(step))
+    assert calls == [(4, 4)]
+
+
+def test_vanishing_gradients_are_no_error(digits: Tensor) -> None:
+    model = bundled.load_model("rnn")
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+    found = popqorn.attack(model, digits, method="best", restarts=1)
+    assert not found.success.any()
+    assert (popqorn.clever(model, digits, batches=3, samples=4).score == 0).all()
+
+
+def test_inference_mode_is_no_error(lstm: popqorn.SequenceClassifier, digits: Tensor) -> None:
+    expected = popqorn.attack(lstm, digits, method="fgsm").radius
+    with torch.inference_mode():
+        inside = digits.clone()
+        found = popqorn.attack(lstm, inside, method="fgsm")
+        certified = popqorn.certify(lstm, inside)
+    assert torch.equal(found.radius, expected)
+    assert not certified.radius.is_inference()
 
 
 def test_attacks_leave_the_model_as_it_was(lstm: popqorn.SequenceClassifier, digits: Tensor) -> None:
@@ -260,6 +314,8 @@ def test_limits_on_exchanges_hold() -> None:
     assert not changed[:, [1, 2, 4]].any()
     assert (near.changed <= 1).all()
     assert (near.distance <= 2.0).all()
+    far_off = popqorn.substitute(model, (100 + table / 100).float(), tokens, most_distance=0.02)
+    assert (far_off.distance <= 0.02 * (1 + 1e-9)).all()
     none = popqorn.substitute(model, table, tokens, most_distance=1e-9)
     assert not none.success.any()
     assert torch.equal(none.tokens, tokens)

@@ -194,3 +194,16 @@ def test_slices_may_overlap() -> None:
     rows = torch.randn(1, 4, 2, dtype=torch.float64)
     bound = relax(tape, region, METHODS["planes"]).least(rows)
     torch.testing.assert_close(bound, tape(inputs) @ rows[0].mT)
+
+
+def test_frames_may_be_sliced() -> None:
+    writer = TapeWriter(1, 4, dtype=torch.float64, device=torch.device("cpu"))
+    frame = writer.input(0)
+    tape = writer.finish(writer.sum(*(writer.unary(writer.slice(frame, start, start + 2), activations.TANH) for start in (0, 2))))
+    inputs = torch.randn(5, 1, 4, dtype=torch.float64)
+    region = Region(inputs, torch.full((5,), 1e-9, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64), 2.0)
+    rows = torch.randn(1, 3, 2, dtype=torch.float64)
+    value = tape(inputs) @ rows[0].mT
+    bound = relax(tape, region, METHODS["planes"]).least(rows)
+    assert (bound <= value).all()
+    torch.testing.assert_close(bound, value, rtol=0, atol=1e-7)

@@ -33,6 +33,7 @@ class Verification(NamedTuple):
     certified: Bool[Tensor, " batch"]
 
 
+@torch.inference_mode(False)
 def certify(
     model: nn.Module,
     inputs: Any,
@@ -85,6 +86,7 @@ def certify(
     )
 
 
+@torch.inference_mode(False)
 def sensitivity(
     model: nn.Module,
     inputs: Any,
@@ -114,6 +116,7 @@ def sensitivity(
     return result.eps.reshape(batch, frames)
 
 
+@torch.inference_mode(False)
 def bounds(
     model: nn.Module,
     inputs: Any,
@@ -136,6 +139,7 @@ def bounds(
     return LogitBounds(lower, -upper)
 
 
+@torch.inference_mode(False)
 def verify(
     model: nn.Module,
     inputs: Any,

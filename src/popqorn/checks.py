@@ -222,7 +222,7 @@ def _check_frames(given: Any, inputs: Tensor) -> Tensor:
 
 def _tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
-        return value
+        return value.clone() if value.is_inference() else value
     try:
         if isinstance(value, Sequence) and value and isinstance(value[0], Tensor):
             return torch.stack(list(value))

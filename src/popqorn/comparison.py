@@ -65,6 +65,7 @@ class Bracket:
         return "\n".join(lines)
 
 
+@torch.inference_mode(False)
 def bracket(
     model: nn.Module,
     inputs: Any,

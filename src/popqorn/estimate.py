@@ -34,7 +34,7 @@ class CleverResult:
     - `score`: `min(margin / sum over frames of the gradient's estimated maximum, radius sampled)`, the least over the targets.
     - `gradients`: `[batch, frames]`, the estimated maximum of the gradient's dual norm for the target that decides the score.
     - `fit`: `[batch, frames]`, the p-value of a Kolmogorov-Smirnov test of the fit; below 0.05 the estimate rests on a bad fit.
-    - `sampled`: the radius of the region that was sampled.
+    - `sampled`: the radius of the region that was sampled, and the score of a network whose gradients vanish throughout it.
     """
 
     score: Float[Tensor, " batch"]
@@ -47,6 +47,7 @@ class CleverResult:
     settings: dict[str, Any]
 
 
+@torch.inference_mode(False)
 def clever(
     model: nn.Module,
     inputs: Any,
@@ -80,8 +81,8 @@ def clever(
     margins, correct = problem.margins(labels, targets)
     rows = margins.rows(problem.inputs.dtype)
     values, rates = first_order(problem.tape, problem.region(problem.inputs.new_ones(len(rows))), rows)
-    linear = values / rates
-    reach = torch.where(linear.isfinite(), linear, 1.0).amin(-1).clamp(min=0)
+    linear = torch.where(rates > 0, values / rates, math.inf).amin(-1)
+    reach = torch.where(linear.isfinite(), linear, 1.0).clamp(min=0)
     if radius is not None:
         reach = checks.check_eps(radius, len(rows), problem.inputs, name="radius").clone()
 
@@ -94,10 +95,10 @@ def clever(
         if radius is None:
             reach[index] = _consistent_radius(objective, index, values[index], reach[index], dual, samples, generator)
         maxima = _maxima(objective, index, reach[index], dual, batches, samples, generator)
-        crude = values[index] / maxima.amax(0).sum(-1)
+        crude = _quotient(values[index], maxima.amax(0).sum(-1))
         near = (crude <= CONTENDERS * crude.amin()).nonzero().squeeze(1)
         locations, quality = _fit_all(maxima[:, near])
-        estimates = values[index, near] / locations.sum(-1)
+        estimates = _quotient(values[index, near], locations.sum(-1))
         row = estimates.argmin()
         which[index], score[index] = near[row], torch.minimum(estimates[row], reach[index])
         gradients[index], fit[index] = locations[row], quality[row]
@@ -122,6 +123,11 @@ def clever(
     )
 
 
+def _quotient(margins: Float[Tensor, " rows"], slopes: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """`margins / slopes`; 0 for a margin that is none, inf for one that does not change."""
+    return torch.where(margins > 0, margins / slopes, 0.0)
+
+
 def _consistent_radius(
     objective: Objective, index: int, margins: Tensor, reach: Tensor, dual: float, samples: int, generator: torch.Generator
 ) -> Tensor:
@@ -133,7 +139,7 @@ def _consistent_radius(
     for _ in range(PILOT_STEPS):
         middle = high / 2 if low == 0 else (low * high).sqrt()
         greatest = _maxima(objective, index, middle, dual, 1, samples, generator)[0].sum(-1)
-        if bool((margins / greatest).amin() > middle):
+        if bool(_quotient(margins, greatest).amin() > middle):
             low = middle
         else:
             high = middle

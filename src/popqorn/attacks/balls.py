@@ -53,23 +53,29 @@ def steepest(gradient: Float[Tensor, "*shape features"], norm: float) -> Float[T
     return point / length(point, norm).clamp(min=tiny).unsqueeze(-1)
 
 
-def sample(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Points uniform in the unit ball.
+def sample(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor, moves: Tensor | None = None) -> Tensor:
+    """Points uniform in the unit ball of the entries that move (`moves`, a mask that broadcasts to `shape`; by default all).
 
-    For p < inf: entries with density `exp(-|t|^p)`, divided by `(sum |t|^p + E)^(1/p)` with `E` exponential (Barthe et al. 2005).
+    For p < inf: entries `t` of density `exp(-|t|^p)`, divided by `(sum |t|^p + E)^(1/p)`, `E` exponential (Barthe et al. 2005).
     """
-    cube = 2 * torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) - 1
     if math.isinf(norm):
-        return cube
-    powers = _powers(shape, norm, generator, like)  # |t|^p is Gamma(1/p)
-    spare = torch.empty(*shape[:-1], 1, dtype=like.dtype, device=like.device).exponential_(generator=generator)
-    return cube.sign() * (powers / (powers.sum(-1, keepdim=True) + spare)).pow(1 / norm)
+        cube = 2 * torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) - 1
+        return cube if moves is None else cube * moves
+    t = _entries(shape, norm, generator, like)
+    t = t if moves is None else t * moves
+    spare = torch.empty(*shape[:-1], 1, dtype=like.dtype, device=like.device).exponential_(generator=generator).pow(1 / norm)
+    return t / length(torch.cat([t, spare], dim=-1), norm).unsqueeze(-1)
 
 
-def _powers(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor) -> Tensor:
-    if norm == 1:
-        return torch.empty(shape, dtype=like.dtype, device=like.device).exponential_(generator=generator)
+def _entries(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Numbers of density proportional to `exp(-|t|^p)`."""
     if norm == 2:
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device).square() / 2
+        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) / math.sqrt(2)
+    # |t|^p is Gamma(1/p), that is Gamma(1 + 1/p) U^p with U uniform: no power of a small number underflows.
+    even = 2 * torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device) - 1
+    if norm == 1:
+        pair = torch.empty(2, *shape, dtype=like.dtype, device=like.device).exponential_(generator=generator)
+        return even * pair.sum(0)
     seed = int(torch.randint(2**31, (1,), generator=generator, device=like.device))
-    return torch.from_numpy(np.random.default_rng(seed).standard_gamma(1 / norm, shape)).to(like)
+    gamma = torch.from_numpy(np.random.default_rng(seed).standard_gamma(1 + 1 / norm, shape)).to(like)
+    return even * gamma.pow(1 / norm)

@@ -59,7 +59,7 @@ class Objective:
 
     def draw(self, generator: torch.Generator) -> Float[Tensor, "batch frames features"]:
         """A perturbation of size at most 1 for every sample, uniform in every frame's ball; none where nothing moves."""
-        return balls.sample(tuple(self.center.shape), self.norm, generator, self.center) * (self.share > 0)
+        return balls.sample(tuple(self.center.shape), self.norm, generator, self.center, self.share > 0)
 
     def size(self, u: Float[Tensor, "batch frames features"]) -> Float[Tensor, " batch"]:
         """The least eps whose region holds `u`; what cannot move (share 0) does not count."""

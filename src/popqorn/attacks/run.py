@@ -20,6 +20,8 @@ from popqorn.problem import Problem
 
 BLOCK = 256  # samples at once; fixed, so that the same seed gives the same numbers whatever memory is free
 
+ROUNDING = 32  # times the model's own unit of rounding: a margin this negative is negative in any order of summation
+
 Progress = Callable[[int, int], None]
 
 
@@ -29,8 +31,8 @@ class AttackResult:
 
     - `radius`: the least eps at which a changed decision was found; inf if none was, 0 if the decision is wrong already.
     - `adversarial`: the inputs that show it (the given inputs where none was found).
-    - `success`: whether one was found; every one was put through the model itself.
-    - `labels`, `targets`: the decision attacked, and the class that had to win (None: any other).
+    - `success`: whether one was found (or the decision is wrong already); every one found was put through the model itself.
+    - `labels`, `targets`: the decision attacked, and the class that had to overtake it (None: any other).
     - `decisions`: what the model says to `adversarial`.
     """
 
@@ -44,6 +46,7 @@ class AttackResult:
     settings: dict[str, Any]
 
 
+@torch.inference_mode(False)
 def attack(
     model: nn.Module,
     inputs: Any,
@@ -80,7 +83,7 @@ def attack(
     rows = margins.rows(problem.inputs.dtype)
     radius, adversarial = problem.inputs.new_zeros(len(rows)), problem.inputs.clone()
     todo = correct.nonzero().squeeze(1)
-    for index in todo.split(BLOCK):
+    for index in todo.split(BLOCK) if len(todo) else ():
         part = problem.select(index)
         values, rates = first_order(part.tape, part.region(part.inputs.new_ones(len(index))), rows[index])
         objective = Objective(part.tape, part.inputs, part.share, rows[index], part.norm)
@@ -89,6 +92,8 @@ def attack(
         radius[index], adversarial[index] = checked(problem.model, objective, found)
         if progress is not None:
             progress(int((~correct).sum() + (todo <= index[-1]).sum()), len(rows))
+    if progress is not None and not len(todo):
+        progress(len(rows), len(rows))
     return AttackResult(
         radius=radius,
         adversarial=adversarial,
@@ -110,9 +115,10 @@ def attack(
 
 
 def _distances(margins: Float[Tensor, "batch rows"], rates: Float[Tensor, "batch rows"]) -> Float[Tensor, "batch rows"]:
-    """The eps at which each margin is used up to first order; 1 where the gradient vanishes."""
+    """The eps at which each margin is used up to first order; inf where its gradient vanishes, 1 where all do."""
     linear = margins / rates
-    return torch.where(linear.isfinite() & (linear > 0), linear, 1.0)
+    linear = torch.where(linear > 0, linear, math.inf)
+    return torch.where(linear.isinf().all(-1, keepdim=True), 1.0, linear)
 
 
 @torch.no_grad()
@@ -134,16 +140,20 @@ def checked(
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch frames features"]]:
     """Radii and inputs that stand: the model itself, in its own precision, must agree that a margin is negative.
 
-    Perturbations that end within rounding of the decision boundary are pushed over it, ever less gently.
+    It must be so by more than rounding, which differs with the size of a batch. Perturbations that end nearer to the decision
+    boundary are pushed over it, ever less gently.
     """
     radius, u = found.radius, found.u
     stands = torch.zeros_like(radius, dtype=torch.bool)
+    noise = ROUNDING * torch.finfo(next(model.parameters()).dtype).eps
     for push in (0.0, *(1e-9 * 4.0**power for power in range(14))):
         pushed = (1 + push) * u
         logits = decide(model, objective.inputs(pushed)).to(objective.rows)
         own = (objective.rows @ logits.unsqueeze(-1)).squeeze(-1).amin(-1)
-        now = ~stands & radius.isfinite() & (own < 0) & (objective.least(pushed) < 0)
+        clear = own < -noise * logits.abs().amax(-1).clamp(min=1)
+        now = ~stands & radius.isfinite() & clear & (objective.least(pushed) < 0)
         u = torch.where(now[:, None, None], pushed, u)
         stands = stands | now
-    u = torch.where(stands[:, None, None], u, 0.0)
-    return torch.where(stands, objective.size(u), math.inf), objective.inputs(u)
+    adversarial = objective.inputs(torch.where(stands[:, None, None], u, 0.0))
+    moved = (adversarial - objective.center) / torch.where(objective.share > 0, objective.share, 1.0)
+    return torch.where(stands, objective.size(moved), math.inf), adversarial

@@ -15,6 +15,8 @@ from popqorn.attacks.objective import LEAST, Objective
 from popqorn.attacks.run import decide
 from popqorn.problem import Problem
 
+MOST_ENTRIES = 2**24  # of a table of gains (samples x frames x words) at once
+
 
 @dataclass(frozen=True)
 class SubstitutionResult:
@@ -33,6 +35,7 @@ class SubstitutionResult:
     seconds: float
 
 
+@torch.inference_mode(False)
 def substitute(
     model: nn.Module,
     table: Any,
@@ -51,6 +54,7 @@ def substitute(
 
     - `table`: the embeddings `[words, features]`; `tokens`: `[batch, frames]`, rows of the table.
     - `frames`: which words may be exchanged; `most_words`: how many (by default all); `most_distance`: how far each may move.
+      All rows of the table are candidates: leave padding and unknown words out of it, or out of `frames`.
     - `tries`: in every round, how many exchanges with the best first-order gain are tried on the model; the best is kept.
 
     >>> substitute(model, glove, questions, most_words=2, most_distance=3.0).success
@@ -65,16 +69,18 @@ def substitute(
     objective = Objective(problem.tape, problem.inputs, problem.share, margins.rows(dtype), problem.norm)
     movable = (problem.share > 0).all(-1).expand(len(tokens), -1)
     current = tokens.clone()
+    block = max(1, MOST_ENTRIES // (tokens.shape[1] * len(table)))
     active = correct.nonzero().squeeze(1)
     for _ in range(most_words):
         if not len(active):
             break
-        part = objective.select(active)
-        exchanged, least = _exchange_one(
-            part, table, tokens[active], current[active], movable[active], most_distance, norm, tries
-        )
-        current[active] = exchanged
-        active = active[least >= 0]
+        left = []
+        for index in active.split(block):
+            current[index], least = _exchange_one(
+                objective.select(index), table, tokens[index], current[index], movable[index], most_distance, tries
+            )
+            left.append(index[least >= 0])
+        active = torch.cat(left)
     moved = balls.length(table[current] - problem.inputs, problem.norm)
     logits = decide(problem.model, table[current])
     own = (objective.rows @ logits.to(dtype).unsqueeze(-1)).squeeze(-1).amin(-1)
@@ -95,7 +101,6 @@ def _exchange_one(
     current: Int[Tensor, "batch frames"],
     movable: Bool[Tensor, "batch frames"],
     most_distance: float,
-    norm: float,
     tries: int,
 ) -> tuple[Int[Tensor, "batch frames"], Float[Tensor, " batch"]]:
     """The best of the `tries` exchanges of one unchanged word that promise most; and the margin it leaves."""
@@ -106,7 +111,7 @@ def _exchange_one(
     allowed = (movable & (current == original)).unsqueeze(-1).expand_as(gain).clone()
     allowed.scatter_(2, current.unsqueeze(-1), False)
     if math.isfinite(most_distance):
-        allowed &= _distances(table, original, norm) <= most_distance
+        allowed &= _distances(table, original, objective.norm) <= most_distance
     gain = gain.masked_fill(~allowed, math.inf)
     promise, place = gain.flatten(1).topk(min(tries, gain[0].numel()), dim=1, largest=False)
     trial = current.unsqueeze(1).repeat(1, place.shape[1], 1)
@@ -124,4 +129,4 @@ def _exchange_one(
 def _distances(table: Float[Tensor, "words features"], tokens: Int[Tensor, "batch frames"], norm: float) -> Tensor:
     """How far every word of the table is from every given one, `[batch, frames, words]`."""
     unique, place = tokens.unique(return_inverse=True)
-    return torch.cdist(table[unique], table, p=norm)[place]
+    return torch.cdist(table[unique], table, p=norm, compute_mode="donot_use_mm_for_euclid_dist")[place]

@@ -70,7 +70,7 @@ class _Walk:
     def send_product(self, node: int, rows: Tensor, size: Tensor, middle: Tensor, half: Tensor) -> None:
         """Add `rows * middle + size * half` to the coefficients of `node`."""
         target = self.tape.nodes[node]
-        if not isinstance(target, Slice):
+        if not isinstance(target, Slice) or isinstance(self.tape.nodes[target.sources[0]], Input):
             self.send(node, (rows * middle).addcmul_(size, half))
             return
         (whole,), place = target.sources, (target.start, target.stop)
