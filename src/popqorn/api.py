@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from popqorn import checks
 from popqorn._typing import Bool, Float
-from popqorn._version import __version__
 from popqorn.bounds.first_order import first_order
 from popqorn.certificate import Certificate, Status
 from popqorn.problem import Problem
@@ -82,7 +81,13 @@ def certify(
         targets=None if targets is None else margins.targets[:, 0],
         target_radius=target_radius,
         seconds=time.perf_counter() - started,
-        settings=_settings(problem, tolerance, targets, frames, scale),
+        settings=problem.settings(
+            method=problem.method.name,
+            tolerance=tolerance,
+            targeted=targets is not None,
+            frames="all" if frames is None else "chosen",
+            scale="one" if scale is None else "given",
+        ),
     )
 
 
@@ -163,7 +168,7 @@ def verify(
     return Verification(_by_class(found, margins), correct & (found > 0).all(-1))
 
 
-# ---- from tensors to results -------------------------------------------------------------------------------------
+# ---- from tensors to results -------------------------------------------------------------------------------------------------
 
 
 def _in_blocks(problem: Problem, rows: int, bound: Callable[[Problem, Tensor], Tensor]) -> Tensor:
@@ -218,19 +223,3 @@ def _status(result: SearchResult, correct: Tensor) -> tuple[Status, ...]:
         return Status.UNBOUNDED if math.isinf(failed) else Status.CERTIFIED
 
     return tuple(map(of, correct.tolist(), result.eps.tolist(), result.failed.tolist()))
-
-
-def _settings(problem: Problem, tolerance: float, targets: Any, frames: Any, scale: Any) -> dict[str, Any]:
-    return {
-        "popqorn": __version__,
-        "torch": torch.__version__,
-        "norm": checks.describe(problem.norm),
-        "method": problem.method.name,
-        "tolerance": tolerance,
-        "targeted": targets is not None,
-        "frames": "all" if frames is None else "chosen",
-        "scale": "one" if scale is None else "given",
-        "dtype": str(problem.inputs.dtype).removeprefix("torch."),
-        "device": str(problem.inputs.device),
-        "shape": list(problem.inputs.shape),
-    }

@@ -103,9 +103,7 @@ def check_eps(eps: Any, batch: int, like: Tensor, *, name: str = "eps") -> Tenso
 
 
 def check_method(method: Any) -> Method:
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; pass one of {', '.join(map(repr, METHODS))}")
-    return METHODS[method]
+    return METHODS[check_choice("method", method, METHODS)]
 
 
 def check_choice(name: str, given: Any, choices: Iterable[str]) -> str:

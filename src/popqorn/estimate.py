@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from popqorn import checks
 from popqorn._typing import Float, Int
-from popqorn._version import __version__
-from popqorn.attacks import balls
 from popqorn.attacks.objective import Objective
-from popqorn.bounds.first_order import first_order
+from popqorn.bounds.concretise import length
+from popqorn.bounds.first_order import distances, first_order
 from popqorn.problem import Problem
 
 SAMPLES_AT_ONCE = 2000
@@ -81,29 +80,23 @@ def clever(
     margins, correct = problem.margins(labels, targets)
     rows = margins.rows(problem.inputs.dtype)
     values, rates = first_order(problem.tape, problem.region(problem.inputs.new_ones(len(rows))), rows)
-    linear = torch.where(rates > 0, values / rates, math.inf).amin(-1)
-    reach = torch.where(linear.isfinite(), linear, 1.0).clamp(min=0)
-    if radius is not None:
+    if radius is None:
+        reach = torch.where(correct, distances(values, rates).amin(-1), 0.0)
+    else:
         reach = checks.check_eps(radius, len(rows), problem.inputs, name="radius").clone()
 
-    batch = len(values)
-    dual = problem.region(reach).dual_norm
-    objective = Objective(problem.tape, problem.inputs, problem.share, rows, problem.norm)
-    gradients, fit = (problem.inputs.new_zeros(batch, problem.tape.frames) for _ in range(2))
-    score, which = problem.inputs.new_zeros(batch), torch.zeros_like(margins.labels)
+    objective = Objective(problem, rows)
+    gradients, fit = (problem.inputs.new_zeros(len(rows), problem.tape.frames) for _ in range(2))
+    score, which = problem.inputs.new_zeros(len(rows)), torch.zeros_like(margins.labels)
     for index in correct.nonzero().squeeze(1).tolist():
+        alone, value = objective.select(torch.tensor([index], device=rows.device)), values[index]
         if radius is None:
-            reach[index] = _consistent_radius(objective, index, values[index], reach[index], dual, samples, generator)
-        maxima = _maxima(objective, index, reach[index], dual, batches, samples, generator)
-        crude = _quotient(values[index], maxima.amax(0).sum(-1))
-        near = (crude <= CONTENDERS * crude.amin()).nonzero().squeeze(1)
-        locations, quality = _fit_all(maxima[:, near])
-        estimates = _quotient(values[index, near], locations.sum(-1))
-        row = estimates.argmin()
-        which[index], score[index] = near[row], torch.minimum(estimates[row], reach[index])
-        gradients[index], fit[index] = locations[row], quality[row]
+            reach[index] = _consistent_radius(alone, value, reach[index], samples, generator)
+        maxima = _maxima(alone, reach[index], batches, samples, generator)
+        which[index], estimate, gradients[index], fit[index] = _deciding(value, maxima)
+        score[index] = torch.minimum(estimate, reach[index])
         if progress is not None:
-            progress(index + 1, batch)
+            progress(index + 1, len(rows))
     return CleverResult(
         score=score,
         gradients=gradients,
@@ -112,15 +105,20 @@ def clever(
         labels=margins.labels,
         targets=margins.targets.gather(1, which.unsqueeze(1)).squeeze(1),
         seconds=time.perf_counter() - started,
-        settings={
-            "popqorn": __version__,
-            "norm": checks.describe(problem.norm),
-            "batches": batches,
-            "samples": samples,
-            "seed": seed,
-            "dtype": str(problem.inputs.dtype).removeprefix("torch."),
-        },
+        settings=problem.settings(batches=batches, samples=samples, seed=seed),
     )
+
+
+def _deciding(
+    margins: Float[Tensor, " rows"], maxima: Float[Tensor, "batches rows frames"]
+) -> tuple[Int[Tensor, ""], Float[Tensor, ""], Float[Tensor, " frames"], Float[Tensor, " frames"]]:
+    """The row of the least estimate, that estimate, and the ends and p-values of its fits."""
+    crude = _quotient(margins, maxima.amax(0).sum(-1))
+    near = (crude <= CONTENDERS * crude.amin()).nonzero().squeeze(1)
+    locations, quality = _fit_all(maxima[:, near])
+    estimates = _quotient(margins[near], locations.sum(-1))
+    row = estimates.argmin()
+    return near[row], estimates[row], locations[row], quality[row]
 
 
 def _quotient(margins: Float[Tensor, " rows"], slopes: Float[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -128,9 +126,7 @@ def _quotient(margins: Float[Tensor, " rows"], slopes: Float[Tensor, " rows"]) -
     return torch.where(margins > 0, margins / slopes, 0.0)
 
 
-def _consistent_radius(
-    objective: Objective, index: int, margins: Tensor, reach: Tensor, dual: float, samples: int, generator: torch.Generator
-) -> Tensor:
+def _consistent_radius(objective: Objective, margins: Tensor, reach: Tensor, samples: int, generator: torch.Generator) -> Tensor:
     """The radius at which gradients sampled within it just use up the margin: any other region gives a lower score.
 
     `min(margin / gradients(r), r)` rises with `r` until the two meet, and falls from there on.
@@ -138,7 +134,7 @@ def _consistent_radius(
     low, high = torch.zeros_like(reach), reach
     for _ in range(PILOT_STEPS):
         middle = high / 2 if low == 0 else (low * high).sqrt()
-        greatest = _maxima(objective, index, middle, dual, 1, samples, generator)[0].sum(-1)
+        greatest = _maxima(objective, middle, 1, samples, generator)[0].sum(-1)
         if bool(_quotient(margins, greatest).amin() > middle):
             low = middle
         else:
@@ -147,19 +143,20 @@ def _consistent_radius(
 
 
 def _maxima(
-    objective: Objective, index: int, reach: Tensor, dual: float, batches: int, samples: int, generator: torch.Generator
+    objective: Objective, reach: Tensor, batches: int, samples: int, generator: torch.Generator
 ) -> Float[Tensor, "batches rows frames"]:
-    """The greatest dual norm of every margin's gradient by every frame, over each batch of inputs drawn from the region."""
+    """The greatest dual norm of every margin's gradient by every frame, over each batch of inputs around the one sample."""
     rows = objective.rows.shape[1]
+    dual = objective.problem.region(reach.reshape(1)).dual_norm
     together = max(1, SAMPLES_AT_ONCE // samples)
     found = []
     for some in torch.arange(batches).split(together):
-        drawn = objective.select(torch.full((len(some) * samples,), index, device=objective.center.device))
+        drawn = objective.repeat(len(some) * samples)
         u = (reach * drawn.draw(generator)).requires_grad_()
         with torch.enable_grad():
             margins = drawn.margins(u).sum(0)
             slopes = [torch.autograd.grad(margins[row], u, retain_graph=row + 1 < rows)[0] for row in range(rows)]
-        lengths = torch.stack([balls.length(slope, dual) for slope in slopes], dim=1)
+        lengths = torch.stack([length(slope, dual) for slope in slopes], dim=1)
         found.append(lengths.unflatten(0, (len(some), samples)).amax(1))
     return torch.cat(found)
 

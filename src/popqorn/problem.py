@@ -9,6 +9,7 @@ from torch import Tensor
 
 from popqorn import checks
 from popqorn._typing import Bool, Float
+from popqorn._version import __version__
 from popqorn.bounds.relaxed import RelaxedTape, relax
 from popqorn.memory import block_bytes
 from popqorn.models.classifier import SequenceClassifier, tape_of
@@ -71,6 +72,18 @@ class Problem:
         if targets is None:
             return untargeted(labels, classes), labels == decisions
         return targeted(labels, checks.check_targets(targets, labels, classes), classes), labels == decisions
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """What decides the numbers of a result: the versions and the problem, and what the caller adds."""
+        return {
+            "popqorn": __version__,
+            "torch": torch.__version__,
+            "norm": checks.describe(self.norm),
+            **more,
+            "dtype": str(self.inputs.dtype).removeprefix("torch."),
+            "device": str(self.inputs.device),
+            "shape": list(self.inputs.shape),
+        }
 
     def select(self, index: Tensor) -> "Problem":
         """Some of the entries."""

@@ -7,16 +7,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
-
-
-def length(points: Float[Tensor, "*shape features"], norm: float) -> Float[Tensor, "*shape"]:
-    """`||points||_p`, safe from overflow and underflow."""
-    largest = points.abs().amax(-1)
-    if math.isinf(norm):
-        return largest
-    scaled = points / largest.clamp(min=torch.finfo(points.dtype).tiny).unsqueeze(-1)
-    found: Tensor = largest * torch.linalg.vector_norm(scaled, ord=norm, dim=-1)
-    return found
+from popqorn.bounds.concretise import length
 
 
 def project(points: Float[Tensor, "*shape features"], norm: float, radius: Tensor) -> Float[Tensor, "*shape features"]:

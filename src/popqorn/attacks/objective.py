@@ -4,14 +4,15 @@ The tape is plain tensor operations, so gradients need neither training mode nor
 units of the region: the input is `center + share * u`, and the region of size eps is `||u_k||_p <= eps` in every frame.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from popqorn._typing import Bool, Float, Int
 from popqorn.attacks import balls
-from popqorn.program import Tape
+from popqorn.bounds.concretise import length
+from popqorn.problem import Problem
 
 LEAST = -1  # an aim: whichever margin is the least
 
@@ -20,16 +21,24 @@ LEAST = -1  # an aim: whichever margin is the least
 class Objective:
     """The margins `rows @ logits` of every sample; an attack succeeds where one of them is negative."""
 
-    tape: Tape
-    center: Float[Tensor, "batch frames features"]
-    share: Float[Tensor, "#batch frames _"]
+    problem: Problem
     rows: Float[Tensor, "batch margins classes"]
-    norm: float
+
+    @property
+    def center(self) -> Float[Tensor, "batch frames features"]:
+        return self.problem.inputs
+
+    @property
+    def share(self) -> Float[Tensor, "#batch frames _"]:
+        return self.problem.share
+
+    @property
+    def norm(self) -> float:
+        return self.problem.norm
 
     def select(self, index: Tensor) -> "Objective":
         """Some of the samples, in any order and any number of times."""
-        share = self.share if self.share.shape[0] == 1 else self.share[index]
-        return replace(self, center=self.center[index], share=share, rows=self.rows[index])
+        return Objective(self.problem.select(index), self.rows[index])
 
     def repeat(self, times: int) -> "Objective":
         """All samples, `times` over."""
@@ -40,7 +49,7 @@ class Objective:
 
     def margins(self, u: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch margins"]:
         """Differentiable in `u`."""
-        return (self.rows @ self.tape(self.inputs(u)).unsqueeze(-1)).squeeze(-1)
+        return (self.rows @ self.problem.tape(self.inputs(u)).unsqueeze(-1)).squeeze(-1)
 
     @torch.no_grad()
     def least(self, u: Float[Tensor, "batch frames features"]) -> Float[Tensor, " batch"]:
@@ -63,7 +72,7 @@ class Objective:
 
     def size(self, u: Float[Tensor, "batch frames features"]) -> Float[Tensor, " batch"]:
         """The least eps whose region holds `u`; what cannot move (share 0) does not count."""
-        return balls.length(u * (self.share > 0), self.norm).amax(-1)
+        return length(u * (self.share > 0), self.norm).amax(-1)
 
 
 @dataclass

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from popqorn import checks
 from popqorn._typing import Bool, Float, Int
-from popqorn._version import __version__
-from popqorn.attacks.methods import METHODS
+from popqorn.attacks.methods import METHODS, Attack
 from popqorn.attacks.objective import Found, Objective
-from popqorn.bounds.first_order import first_order
+from popqorn.bounds.first_order import distances, first_order
 from popqorn.models.classifier import SequenceClassifier
 from popqorn.problem import Problem
 
@@ -76,24 +75,21 @@ def attack(
     """
     started = time.perf_counter()
     problem = Problem.read(model, inputs, norm, frames, scale, dtype=dtype)
-    run = METHODS[checks.check_choice("method", method, METHODS)]
+    method = checks.check_choice("method", method, METHODS)
     restarts = checks.check_count("restarts", restarts)
     generator = torch.Generator(problem.inputs.device).manual_seed(checks.check_seed(seed))
     margins, correct = problem.margins(labels, targets)
     rows = margins.rows(problem.inputs.dtype)
     radius, adversarial = problem.inputs.new_zeros(len(rows)), problem.inputs.clone()
     todo = correct.nonzero().squeeze(1)
-    for index in todo.split(BLOCK) if len(todo) else ():
-        part = problem.select(index)
-        values, rates = first_order(part.tape, part.region(part.inputs.new_ones(len(index))), rows[index])
-        objective = Objective(part.tape, part.inputs, part.share, rows[index], part.norm)
-        found = Found.nothing(objective)
-        run(objective, found, _distances(values, rates), restarts, generator)
-        radius[index], adversarial[index] = checked(problem.model, objective, found)
+    done = len(rows) - len(todo)
+    for index in todo.split(BLOCK):
+        if len(index):
+            objective = Objective(problem.select(index), rows[index])
+            radius[index], adversarial[index] = checked(objective, _run(objective, METHODS[method], restarts, generator))
+        done += len(index)
         if progress is not None:
-            progress(int((~correct).sum() + (todo <= index[-1]).sum()), len(rows))
-    if progress is not None and not len(todo):
-        progress(len(rows), len(rows))
+            progress(done, len(rows))
     return AttackResult(
         radius=radius,
         adversarial=adversarial,
@@ -102,23 +98,17 @@ def attack(
         targets=None if targets is None else margins.targets[:, 0],
         decisions=decide(problem.model, adversarial).argmax(-1),
         seconds=time.perf_counter() - started,
-        settings={
-            "popqorn": __version__,
-            "torch": torch.__version__,
-            "norm": checks.describe(problem.norm),
-            "method": method,
-            "restarts": restarts,
-            "seed": seed,
-            "dtype": str(problem.inputs.dtype).removeprefix("torch."),
-        },
+        settings=problem.settings(method=method, restarts=restarts, seed=seed),
     )
 
 
-def _distances(margins: Float[Tensor, "batch rows"], rates: Float[Tensor, "batch rows"]) -> Float[Tensor, "batch rows"]:
-    """The eps at which each margin is used up to first order; inf where its gradient vanishes, 1 where all do."""
-    linear = margins / rates
-    linear = torch.where(linear > 0, linear, math.inf)
-    return torch.where(linear.isinf().all(-1, keepdim=True), 1.0, linear)
+def _run(objective: Objective, method: Attack, restarts: int, generator: torch.Generator) -> Found:
+    """What one method finds for the samples of one block."""
+    problem = objective.problem
+    values, rates = first_order(problem.tape, problem.region(torch.ones_like(problem.inputs[:, 0, 0])), objective.rows)
+    found = Found.nothing(objective)
+    method(objective, found, distances(values, rates), restarts, generator)
+    return found
 
 
 @torch.no_grad()
@@ -135,15 +125,13 @@ def decide(model: SequenceClassifier, inputs: Float[Tensor, "batch frames featur
     return logits.to(inputs.device)
 
 
-def checked(
-    model: SequenceClassifier, objective: Objective, found: Found
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch frames features"]]:
+def checked(objective: Objective, found: Found) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch frames features"]]:
     """Radii and inputs that stand: the model itself, in its own precision, must agree that a margin is negative.
 
     It must be so by more than rounding, which differs with the size of a batch. Perturbations that end nearer to the decision
     boundary are pushed over it, ever less gently.
     """
-    radius, u = found.radius, found.u
+    model, radius, u = objective.problem.model, found.radius, found.u
     stands = torch.zeros_like(radius, dtype=torch.bool)
     noise = ROUNDING * torch.finfo(next(model.parameters()).dtype).eps
     for push in (0.0, *(1e-9 * 4.0**power for power in range(14))):

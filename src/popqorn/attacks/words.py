@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from popqorn import checks
 from popqorn._typing import Bool, Float, Int
-from popqorn.attacks import balls
 from popqorn.attacks.objective import LEAST, Objective
 from popqorn.attacks.run import decide
+from popqorn.bounds.concretise import length
 from popqorn.problem import Problem
 
 MOST_ENTRIES = 2**24  # of a table of gains (samples x frames x words) at once
@@ -66,7 +66,7 @@ def substitute(
     most_distance = checks.check_distance("most_distance", most_distance)
     problem = Problem.read(model, table[tokens], norm, frames, None, dtype=dtype)
     margins, correct = problem.margins(labels, targets)
-    objective = Objective(problem.tape, problem.inputs, problem.share, margins.rows(dtype), problem.norm)
+    objective = Objective(problem, margins.rows(dtype))
     movable = (problem.share > 0).all(-1).expand(len(tokens), -1)
     current = tokens.clone()
     block = max(1, MOST_ENTRIES // (tokens.shape[1] * len(table)))
@@ -81,7 +81,7 @@ def substitute(
             )
             left.append(index[least >= 0])
         active = torch.cat(left)
-    moved = balls.length(table[current] - problem.inputs, problem.norm)
+    moved = length(table[current] - problem.inputs, problem.norm)
     logits = decide(problem.model, table[current])
     own = (objective.rows @ logits.to(dtype).unsqueeze(-1)).squeeze(-1).amin(-1)
     return SubstitutionResult(

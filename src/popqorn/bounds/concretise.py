@@ -1,4 +1,4 @@
-"""From linear forms to numbers. Only this file knows norms."""
+"""From linear forms to numbers: norms, and what linear forms do over a region."""
 
 import math
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ def reach(region: Region, frame: int, coefficients: Float[Tensor, "#batch rows f
     """How far `coefficients @ x_frame` moves per unit of eps: the dual norm `||A share||_q` (Hoelder, attained)."""
     share = region.share[:, frame].unsqueeze(-2)
     if share.shape[-1] == 1:  # one share for the whole frame comes out of the norm: a pass over the coefficients less
-        return _norm(coefficients, region.dual_norm) * share.squeeze(-1)
-    return _norm(coefficients * share, region.dual_norm)
+        return length(coefficients, region.dual_norm) * share.squeeze(-1)
+    return length(coefficients * share, region.dual_norm)
 
 
-def _norm(coefficients: Tensor, order: float) -> Tensor:
+def length(vectors: Float[Tensor, "*shape features"], order: float) -> Float[Tensor, "*shape"]:
+    """The l_order norm along the last axis."""
     norm: Tensor
     if order in (1.0, 2.0, math.inf):
-        norm = torch.linalg.vector_norm(coefficients, ord=order, dim=-1)
+        norm = torch.linalg.vector_norm(vectors, ord=order, dim=-1)
         return norm
     # |x|^q underflows for large q, which would make the norm, and with it the adversary, vanish: scale by the largest entry.
-    largest = coefficients.abs().amax(-1, keepdim=True)
-    scaled = coefficients / largest.clamp(min=torch.finfo(coefficients.dtype).tiny)
+    largest = vectors.abs().amax(-1, keepdim=True)
+    scaled = vectors / largest.clamp(min=torch.finfo(vectors.dtype).tiny)
     norm = largest.squeeze(-1) * torch.linalg.vector_norm(scaled, ord=order, dim=-1)
     return norm
 

@@ -1,5 +1,7 @@
 """The margins at the centre and how fast they can fall there: no proof, but the scale on which a search for eps starts."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,3 +23,10 @@ def first_order(
     gradient = gradient.unflatten(0, (batch, count))
     rate = torch.stack([reach(region, frame, gradient[:, :, frame]) for frame in range(tape.frames)]).sum(0)
     return values.detach().unflatten(0, (batch, count)), rate.expand(batch, -1)
+
+
+def distances(margins: Float[Tensor, "batch rows"], rates: Float[Tensor, "batch rows"]) -> Float[Tensor, "batch rows"]:
+    """The eps at which each margin is used up to first order; inf where its gradient vanishes, 1 where all do."""
+    linear = margins / rates
+    linear = torch.where(linear > 0, linear, math.inf)
+    return torch.where(linear.isinf().all(-1, keepdim=True), 1.0, linear)

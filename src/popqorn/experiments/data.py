@@ -202,12 +202,10 @@ def default_folder() -> Path:
 
 def sha256(path: Path) -> str:
     """The checksum of a file; of a folder, of nothing."""
-    digest = hashlib.sha256()
-    if path.is_file():
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+    if not path.is_file():
+        return hashlib.sha256().hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---- readers -----------------------------------------------------------------------------------------------------------------
