@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import popqorn
-from popqorn.experiments.training import train
+from popqorn.experiments.training import Recipe, train
 
 KEPT = Path(__file__).parent / "results" / "networks"
 CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -24,7 +24,7 @@ def network(kind: str, frames: int, hidden: int, *, epochs: int = 3, digits: int
     torch.manual_seed(0)
     model = popqorn.SequenceClassifier(CELLS[kind](784 // frames, hidden), nn.Linear(hidden, 10))
     inputs, labels = public.digits(frames, digits, "train")
-    train(model, inputs.float(), labels, epochs=epochs)
+    train(model, inputs.float(), labels, Recipe(epochs))
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(model.state_dict(), path)
     return model

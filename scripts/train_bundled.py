@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from popqorn.bundled import FOLDER, FRAMES, HIDDEN, KINDS, blank_model
-from popqorn.experiments.training import accuracy, train
+from popqorn.experiments.training import Recipe, accuracy, train
 
 EPOCHS = 12
 
@@ -33,7 +33,7 @@ def main() -> None:
     test_images, test_labels = split("test")
     for kind in KINDS:
         torch.manual_seed(0)
-        model = train(blank_model(kind), images, labels, epochs=EPOCHS)
+        model = train(blank_model(kind), images, labels, Recipe(EPOCHS))
         share = accuracy(model, test_images, test_labels)
         print(f"{kind} {FRAMES} frames x {HIDDEN} hidden: test accuracy {100 * share:.2f} %")
         metadata = {"test_accuracy": f"{share:.4f}", "data": "MNIST", "epochs": str(EPOCHS)}

@@ -35,7 +35,19 @@ STAGES = [
     ("comparison",),
     ("",),  # popqorn itself: the public names
     ("bundled", "experiments"),
+    ("experiments.tracking", "experiments.store", "experiments.data"),
+    ("experiments.training", "experiments.setup"),
+    ("experiments.networks",),
+    ("experiments.frames",),
+    ("experiments.mnist", "experiments.strokes", "experiments.words", "experiments.signals"),
+    ("experiments.relaxations",),
+    ("experiments.registry",),
     ("report",),
+    ("report.svg", "report.paper"),
+    ("report.page", "report.figures"),
+    ("report.frames",),
+    ("report.mnist", "report.relaxations", "report.strokes", "report.words", "report.signals"),
+    ("report.registry",),
     ("cli",),
 ]
 ORDER = {name: stage for stage, names in enumerate(STAGES) for name in names}

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,8 @@ from popqorn.certificate import Certificate, Status
 from popqorn.problem import Problem
 from popqorn.search import SearchResult, largest_eps
 from popqorn.spec import Margins
+
+ENTRIES_TOGETHER = 8
 
 
 class LogitBounds(NamedTuple):
@@ -113,12 +114,13 @@ def sensitivity(
     tolerance = checks.check_tolerance(tolerance)
     margins, correct = problem.margins(labels, targets)
     batch, frames, _ = problem.inputs.shape
-    sample = torch.arange(batch, device=problem.inputs.device).repeat_interleave(frames)
-    alone = torch.eye(frames, dtype=problem.share.dtype, device=problem.share.device).repeat(batch, 1).unsqueeze(-1)
-    per_frame = problem.select(sample)
-    per_frame = replace(per_frame, share=per_frame.share * alone)
-    result = _search(per_frame, margins.select(sample), correct[sample], tolerance)
-    return result.eps.reshape(batch, frames)
+    radii = problem.inputs.new_zeros(batch, frames)
+    # What lies before the first frame of a group is a constant: small groups are cheap, but too few entries at once are slow.
+    for group in torch.arange(frames, device=radii.device).split(-(-ENTRIES_TOGETHER // batch)):
+        sample = torch.arange(batch, device=radii.device).repeat(len(group))
+        each = problem.select(sample).alone(group.repeat_interleave(batch))
+        radii[:, group] = _search(each, margins.select(sample), correct[sample], tolerance).eps.unflatten(0, (-1, batch)).T
+    return radii
 
 
 @torch.inference_mode(False)
@@ -188,7 +190,7 @@ def _search(problem: Problem, margins: Margins, correct: Tensor, tolerance: floa
                 values,
                 rates,
                 tolerance,
-                part.tape.frames,
+                part.depth.expand(len(index)),
             )
         )
     return SearchResult(

@@ -1,19 +1,27 @@
-"""The command line: `popqorn demo`."""
+"""The command line: `popqorn demo`, `popqorn experiment NAME`, `popqorn report RESULTS`."""
 
 import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import popqorn
 from popqorn import bundled
+from popqorn.experiments.data import default_folder
+from popqorn.experiments.registry import EXPERIMENTS
+from popqorn.experiments.setup import Setup
+from popqorn.experiments.store import Store
+from popqorn.experiments.tracking import Track
 from popqorn.report.figures import frame_sensitivity
+from popqorn.report.registry import report_of
 
 app = typer.Typer(
     help="POPQORN proves how far each frame of a sequence may move before a recurrent network changes its decision.",
@@ -21,6 +29,8 @@ app = typer.Typer(
     add_completion=False,
 )
 NORMS = (math.inf, 2.0, 1.0)
+RESULTS = Path("popqorn-results")
+SUMMARIES = "; ".join(f"{name} ({one.summary})" for name, one in EXPERIMENTS.items())
 
 
 def main() -> None:
@@ -90,3 +100,75 @@ def _table(labels: list[int], decisions: list[int], radii: torch.Tensor, seconds
         shown = f"{decision} (wrong)" if wrong else str(decision)
         table.add_row(str(sample), str(label), shown, *numbers, f"{seconds[sample]:.2f}")
     return table
+
+
+# ---- experiments -------------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help="Run an experiment on real data: " + "; ".join(f"{name} ({one.summary})" for name, one in EXPERIMENTS.items()) + "."
+)
+def experiment(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets (default: $POPQORN_DATA, else the cache).")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results; trained networks are kept there, too.")] = RESULTS,
+    samples: Annotated[int | None, typer.Option(min=1, help="How many samples (default: the full protocol's).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few minutes: fewer networks, few and short samples.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier results of it (networks are kept).")] = False,
+) -> None:
+    if name not in EXPERIMENTS:
+        raise typer.BadParameter(f"{name!r} is no experiment; pass one of {', '.join(EXPERIMENTS)}", param_hint="NAME")
+    console = Console()
+    chosen = EXPERIMENTS[name]
+    count = samples or (chosen.quick_samples if quick else chosen.samples)
+    folder = out / (f"{name}-quick" if quick else name)
+    with _errors_told(console):
+        store = chosen.open(name, folder, quick=quick, fresh=fresh)
+        started = time.perf_counter()
+        try:
+            chosen.run(store, Setup(data or default_folder(), out / "networks", count, quick, _tracker(console)))
+        except KeyboardInterrupt:
+            console.print(f"Stopped. What is done is kept in [bold]{folder}[/bold]; the same command goes on from there.")
+            raise typer.Exit(130) from None
+        console.print(f"Done in {time.perf_counter() - started:.0f} s.")
+        _write(console, store)
+
+
+@app.command()
+def report(results: Annotated[Path, typer.Argument(help="A folder that `popqorn experiment` wrote.")]) -> None:
+    """Write page, tables and pictures of results anew, finished or not."""
+    console = Console()
+    with _errors_told(console):
+        _write(console, Store.read(results))
+
+
+def _write(console: Console, store: Store) -> None:
+    found = report_of(store)
+    console.print(found.lead)
+    for value, meaning in found.facts:
+        console.print(f"  [bold]{value}[/bold] {meaning}")
+    page, *others = found.write(store.folder)
+    console.print(f"Page: [bold]{page}[/bold], beside {len(others)} tables and pictures.")
+
+
+@contextmanager
+def _errors_told(console: Console) -> Iterator[None]:
+    """Bad data and bad results end with a sentence, not with a traceback."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        console.print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+
+
+def _tracker(console: Console) -> Track:
+    """Progress bars with the time left, one at a time."""
+
+    @contextmanager
+    def track(description: str, total: float) -> Iterator[Callable[[float], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("left"))
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(description, total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+    return track

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from popqorn import checks
 from popqorn._typing import Bool, Float
@@ -29,6 +29,7 @@ class Problem:
     tape: Tape
     inputs: Float[Tensor, "batch frames features"]
     share: Float[Tensor, "#batch frames _"]
+    still: frozenset[int]
     norm: float
     method: Method
     chunk_rows: int | None
@@ -49,11 +50,13 @@ class Problem:
         classifier = checks.check_model(model)
         dtype = checks.check_dtype(dtype)
         inputs = checks.check_inputs(inputs, classifier.rnn.input_size, dtype)
+        share = checks.check_share(frames, scale, inputs)
         return Problem(
             model=classifier,
             tape=tape_of(classifier, inputs.shape[1], dtype=dtype, device=inputs.device),
             inputs=inputs,
-            share=checks.check_share(frames, scale, inputs),
+            share=share,
+            still=_still(share),
             norm=checks.check_norm(norm),
             method=checks.check_method(method),
             chunk_rows=checks.check_chunk_rows(chunk_rows),
@@ -90,8 +93,19 @@ class Problem:
         share = self.share if self.share.shape[0] == 1 else self.share[index]
         return replace(self, inputs=self.inputs[index], share=share)
 
+    def alone(self, frame: Tensor) -> "Problem":
+        """The same entries, each with a single frame that may move."""
+        share = self.share * nn.functional.one_hot(frame, self.tape.frames).unsqueeze(-1)
+        return replace(self, share=share, still=_still(share))
+
+    @property
+    def depth(self) -> Float[Tensor, "#batch"]:
+        """How many frames a perturbation passes through: from the first frame that may move to the last of all."""
+        moves = (self.share > 0).any(-1).to(self.share.dtype)
+        return self.tape.frames - moves.argmax(-1).to(self.share.dtype)
+
     def region(self, eps: Tensor) -> Region:
-        return Region(self.inputs, eps, self.share, self.norm)
+        return Region(self.inputs, eps, self.share, self.norm, self.still)
 
     def relaxed(self, eps: Tensor) -> RelaxedTape:
         return relax(self.tape, self.region(eps), self.method, self.chunk_rows)
@@ -102,3 +116,9 @@ class Problem:
         per_entry = self.inputs.element_size() * values * (8 + 2 * rows)
         size = min(MOST_ENTRIES, max(1, block_bytes(self.inputs.device) // per_entry))
         yield from torch.arange(len(self.inputs), device=self.inputs.device).split(size)
+
+
+def _still(share: Tensor) -> frozenset[int]:
+    """The frames in which no entry has a share."""
+    moves = (share > 0).any(-1).any(0).tolist()
+    return frozenset(frame for frame, may_move in enumerate(moves) if not may_move)

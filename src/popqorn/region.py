@@ -13,18 +13,20 @@ class Region:
     """All sequences `x` with `||(x_k - center_k) / share_k||_p <= eps` in every frame `k`.
 
     `eps` is per sample. `share` (`[batch or 1, frames, features or 1]`, not negative) is every feature's own part of `eps`;
-    where it is 0 the input may not move.
+    where it is 0 the input may not move. `still` names frames in which nothing moves, in any sample: what depends on them alone
+    need not be bounded.
     """
 
     center: Float[Tensor, "batch frames features"]
     eps: Float[Tensor, " batch"]
     share: Float[Tensor, "#batch frames _"]
     norm: float
+    still: frozenset[int] = frozenset()
 
     def select(self, samples: slice) -> "Region":
         """The region of some samples."""
         share = self.share if self.share.shape[0] == 1 else self.share[samples]
-        return Region(self.center[samples], self.eps[samples], share, self.norm)
+        return Region(self.center[samples], self.eps[samples], share, self.norm, self.still)
 
     @property
     def dual_norm(self) -> float:

@@ -18,7 +18,7 @@ from torch import Tensor
 from popqorn._typing import Float, Int
 
 MAX_EVALUATIONS = 60
-FIRST_STEP = 0.8  # times linear / frames: near the root for trained networks of 4 to 14 frames
+FIRST_STEP = 0.8  # times linear / depth: near the root for trained networks of 4 to 14 frames
 GROWTH = 4.0
 RETREAT = 0.5
 SATURATED = 0.5  # a power of eps: the loss of an unsaturated bound grows at least like eps itself
@@ -71,13 +71,14 @@ def largest_eps(
     margins: Float[Tensor, "batch rows"],
     rates: Float[Tensor, "batch rows"],
     tolerance: float,
-    frames: int,
+    depth: Float[Tensor, " batch"],
 ) -> SearchResult:
     """Search every sample for the largest eps with all margins proven positive, to a relative width of `tolerance`.
 
     `evaluate(samples, eps)` returns proven margins `[len(samples), rows]`. `margins` are those at eps = 0 and `rates` how fast
-    they fall there to first order; a sample whose margins are not all positive gets eps 0 and costs nothing. The more `frames` a
-    bound passes through, the sooner it grows loose: the search starts at an eps that much smaller.
+    they fall there to first order; a sample whose margins are not all positive gets eps 0 and costs nothing. `depth` is
+    the number of frames a perturbation passes through: the more they are, the sooner bounds grow loose, and the smaller an eps
+    the search starts with.
     """
     critical = (margins / rates).argmin(-1, keepdim=True)
     scale = margins.gather(1, critical).squeeze(1)
@@ -87,7 +88,7 @@ def largest_eps(
     proven = margins.clone()
     evaluations = torch.zeros(linear.shape, dtype=torch.long, device=linear.device)
     active = (margins > 0).all(-1).nonzero().squeeze(1)
-    eps = FIRST_STEP / frames * linear[active]
+    eps = FIRST_STEP * (linear / depth)[active]
 
     for turn in range(MAX_EVALUATIONS):
         if not len(active):

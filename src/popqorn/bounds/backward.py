@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
-from popqorn.program import Affine, Concat, Constant, Gate, Input, Scale, Slice, Sum, Tape, Unary
+from popqorn.program import Affine, Concat, Gate, Input, Scale, Slice, Sum, Tape, Unary
 from popqorn.relax.relaxation import Relaxation
 
 
@@ -61,6 +61,7 @@ class _Walk:
 
     tape: Tape
     relaxations: Mapping[int, Relaxation]
+    known: Mapping[int, Tensor]
     samples: slice
     inputs: Inputs
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
@@ -70,10 +71,11 @@ class _Walk:
     def send_product(self, node: int, rows: Tensor, size: Tensor, middle: Tensor, half: Tensor) -> None:
         """Add `rows * middle + size * half` to the coefficients of `node`."""
         target = self.tape.nodes[node]
-        if not isinstance(target, Slice) or isinstance(self.tape.nodes[target.sources[0]], Input):
+        whole = target.sources[0] if isinstance(target, Slice) else node
+        if not isinstance(target, Slice) or whole in self.known or isinstance(self.tape.nodes[whole], Input):
             self.send(node, (rows * middle).addcmul_(size, half))
             return
-        (whole,), place = target.sources, (target.start, target.stop)
+        place = target.start, target.stop
         if whole not in self.gathered:
             shape = max(rows.shape[0], middle.shape[0]), rows.shape[1], self.tape.nodes[whole].size
             self.gathered[whole] = _Gathered(rows.new_empty(shape))
@@ -92,13 +94,22 @@ class _Walk:
     def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
         """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
 
-        What a frame contributes at its centre is added here, unless the sender has done so (`centered`).
+        A known node is a constant term and is done with. What a frame contributes at its centre is added here, unless the sender
+        has done so (`centered`).
         """
+        if node in self.known:
+            self.terms.append(_applied(rows, self.value(node)[:, start : start + rows.shape[-1]]))
+            return
         self.waiting.setdefault(node, []).append((start, rows))
         target = self.tape.nodes[node]
         if isinstance(target, Input) and not centered:
             center = self.inputs.center(target.frame)[:, start : start + rows.shape[-1]]
-            self.terms.append((rows @ center.unsqueeze(-1)).squeeze(-1))
+            self.terms.append(_applied(rows, center))
+
+    def value(self, node: int) -> Tensor:
+        """The value of a known node, `[batch or 1, size]`."""
+        value = self.known[node]
+        return value[self.samples] if value.shape[0] > 1 else value
 
 
 def walk_back(
@@ -106,14 +117,16 @@ def walk_back(
     position: int,
     rows: Float[Tensor, "#batch rows size"],
     relaxations: Mapping[int, Relaxation],
+    known: Mapping[int, Tensor],
     samples: slice,
     inputs: Inputs,
 ) -> Float[Tensor, "#batch rows"]:
     """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed.
 
     The least values of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound.
+    `known` holds the values of nodes that do not move: the walk ends there.
     """
-    walk = _Walk(tape, relaxations, samples, inputs)
+    walk = _Walk(tape, relaxations, known, samples, inputs)
     walk.send(position, rows)
     for index in range(position, -1, -1):
         sent = walk.collect(index)
@@ -144,24 +157,32 @@ def _assemble(pieces: list[tuple[int, Tensor]], size: int) -> Tensor:
     return total
 
 
+def _applied(rows: Tensor, value: Tensor) -> Tensor:
+    """`rows @ value` for values `[batch or 1, size]`."""
+    return (rows @ value.unsqueeze(-1)).squeeze(-1)
+
+
 def _input(walk: _Walk, index: int, node: Input, rows: Tensor) -> None:
     walk.terms.append(-walk.inputs.reach(node.frame, rows))
 
 
-def _constant(walk: _Walk, index: int, node: Constant, rows: Tensor) -> None:
-    walk.terms.append(rows @ node.value)
-
-
 def _affine(walk: _Walk, index: int, node: Affine, rows: Tensor) -> None:
-    """One product for all operands. Frames are taken at their centre together with the bias, before the rows widen."""
+    """One product for all operands that move. Frames are taken at their centre together with the bias, before the rows widen."""
     fixed = node.bias.unsqueeze(0)
-    parts = (rows @ node.stacked).split([weight.shape[1] for weight in node.weights], dim=-1)
-    for source, weight, part in zip(node.sources, node.weights, parts, strict=True):
+    moving: list[tuple[int, Tensor]] = []
+    for source, weight in zip(node.sources, node.weights, strict=True):
         operand = walk.tape.nodes[source]
+        if source in walk.known:
+            fixed = fixed + walk.value(source) @ weight.mT
+            continue
         if isinstance(operand, Input):
             fixed = fixed + walk.inputs.center(operand.frame) @ weight.mT
+        moving.append((source, weight))
+    walk.terms.append(_applied(rows, fixed))
+    stacked = node.stacked if len(moving) == len(node.weights) else torch.cat([weight for _, weight in moving], dim=1)
+    parts = (rows @ stacked).split([weight.shape[1] for _, weight in moving], dim=-1)
+    for (source, _), part in zip(moving, parts, strict=True):
         walk.send(source, part, centered=True)
-    walk.terms.append((rows @ fixed.unsqueeze(-1)).squeeze(-1))
 
 
 def _scale(walk: _Walk, index: int, node: Scale, rows: Tensor) -> None:
@@ -222,7 +243,6 @@ def _added(before: tuple[Tensor, Tensor] | None, low: Tensor, high: Tensor, samp
 
 _RULES: dict[type, Callable[..., None]] = {
     Input: _input,
-    Constant: _constant,
     Affine: _affine,
     Scale: _scale,
     Sum: _sum,

@@ -11,7 +11,7 @@ from popqorn.bounds.backward import walk_back
 from popqorn.bounds.concretise import Moving, frame_box
 from popqorn.bounds.interval import propagate
 from popqorn.memory import walk_bytes
-from popqorn.program import Input, Scale, Slice, Tape
+from popqorn.program import Input, Node, Scale, Slice, Tape
 from popqorn.region import Region
 from popqorn.relax.methods import Method
 from popqorn.relax.relaxation import Box, Relaxation
@@ -19,18 +19,21 @@ from popqorn.relax.relaxation import Box, Relaxation
 
 @dataclass(frozen=True)
 class RelaxedTape:
-    """What `relax` found: a box for every node, a relaxation for every nonlinear one, valid everywhere in `region`."""
+    """What `relax` found, valid everywhere in `region`: a box for every node, the value of every node that does not move, a
+    relaxation for every other nonlinear one.
+    """
 
     tape: Tape
     region: Region
     boxes: tuple[Box, ...]
     relaxations: Mapping[int, Relaxation]
+    known: Mapping[int, Tensor]
     chunk_rows: int | None = None
 
     def least(self, rows: Float[Tensor, "#batch rows outputs"]) -> Float[Tensor, "batch rows"]:
         """A lower bound of `rows @ output` over the region."""
         with torch.inference_mode():
-            bound = _least(self.tape, self.region, len(self.tape.nodes) - 1, rows, self.relaxations, self.chunk_rows)
+            bound = _least(self.tape, self.region, len(self.tape.nodes) - 1, rows, self.relaxations, self.known, self.chunk_rows)
         return bound.expand(self.region.center.shape[0], -1).clone()  # an ordinary tensor again
 
 
@@ -38,21 +41,34 @@ class RelaxedTape:
 def relax(tape: Tape, region: Region, method: Method, chunk_rows: int | None = None) -> RelaxedTape:
     """Bound and relax the tape node by node, first to last.
 
-    Every nonlinearity needs boxes of its operands first: those come from interval arithmetic, intersected (if the method walks
-    back) with the bounds of a backward walk through everything relaxed so far.
+    What depends on still frames alone is evaluated. Every other nonlinearity needs boxes of its operands first: those come from
+    interval arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed
+    so far.
     """
     wanted = _operands_to_bound(tape, method) if method.walk_back else frozenset()
     boxes: list[Box] = []
     relaxations: dict[int, Relaxation] = {}
+    known: dict[int, Tensor] = {}
     for index, node in enumerate(tape.nodes):
+        if _is_known(node, known, region):
+            operands_known = [known[source] for source in node.sources]
+            known[index] = region.center[:, node.frame] if isinstance(node, Input) else node.evaluate(*operands_known)
+            boxes.append(Box(known[index], known[index]))
+            continue
         operands = [boxes[source] for source in node.sources]
         box = frame_box(region, node.frame) if isinstance(node, Input) else propagate(node, *operands)
         if method.is_nonlinear(node):
             relaxations[index] = method.relax(node, *operands)
         if index in wanted:
-            box = box.intersect(_walked_box(tape, region, index, relaxations, chunk_rows))
+            box = box.intersect(_walked_box(tape, region, index, relaxations, known, chunk_rows))
         boxes.append(box)
-    return RelaxedTape(tape, region, tuple(boxes), relaxations, chunk_rows)
+    return RelaxedTape(tape, region, tuple(boxes), relaxations, known, chunk_rows)
+
+
+def _is_known(node: Node, known: Mapping[int, Tensor], region: Region) -> bool:
+    if isinstance(node, Input):
+        return node.frame in region.still
+    return all(source in known for source in node.sources)
 
 
 def _operands_to_bound(tape: Tape, method: Method) -> frozenset[int]:
@@ -68,11 +84,18 @@ def _operands_to_bound(tape: Tape, method: Method) -> frozenset[int]:
     return frozenset(wanted)
 
 
-def _walked_box(tape: Tape, region: Region, index: int, relaxations: Mapping[int, Relaxation], chunk_rows: int | None) -> Box:
+def _walked_box(
+    tape: Tape,
+    region: Region,
+    index: int,
+    relaxations: Mapping[int, Relaxation],
+    known: Mapping[int, Tensor],
+    chunk_rows: int | None,
+) -> Box:
     size = tape.nodes[index].size
     identity = torch.eye(size, dtype=region.center.dtype, device=region.center.device)
     rows = torch.cat([identity, -identity]).unsqueeze(0)
-    bound = _least(tape, region, index, rows, relaxations, chunk_rows)
+    bound = _least(tape, region, index, rows, relaxations, known, chunk_rows)
     return Box(bound[:, :size], -bound[:, size:])
 
 
@@ -82,6 +105,7 @@ def _least(
     index: int,
     rows: Tensor,
     relaxations: Mapping[int, Relaxation],
+    known: Mapping[int, Tensor],
     chunk_rows: int | None,
 ) -> Tensor:
     """A lower bound of `rows @ node[index]` over the region, at most `chunk_rows` rows (counted over the batch) at a time."""
@@ -94,7 +118,7 @@ def _least(
         part = region.select(samples)
         some = rows if rows.shape[0] == 1 else rows[samples]
         walked = [
-            walk_back(tape, index, piece, relaxations, samples, Moving(part))
+            walk_back(tape, index, piece, relaxations, known, samples, Moving(part))
             for piece in some.split(max(1, limit // part.center.shape[0]), dim=1)
         ]
         bounds.append(torch.cat([bound.expand(part.center.shape[0], -1) for bound in walked], dim=1))

@@ -1,6 +1,8 @@
 """Training of the small classifiers that experiments, benchmarks and the bundled networks need."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -8,35 +10,78 @@ from torch import Tensor, nn
 from popqorn._typing import Float, Int
 from popqorn.models.classifier import SequenceClassifier
 
+Sequences = Tensor | Sequence[Tensor]
+"""Samples of one length, `[samples, frames, features]`, or of several: a list of `[frames, features]`."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained: Adam, or gradient descent with momentum; a cosine schedule, clipped gradients."""
+
+    epochs: int
+    batch: int = 100
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.0
+    momentum: float | None = None
+
+    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.momentum is None:
+            return torch.optim.Adam(model.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        return torch.optim.SGD(model.parameters(), self.learning_rate, self.momentum, weight_decay=self.weight_decay)
+
 
 def train(
     model: SequenceClassifier,
-    inputs: Float[Tensor, "samples frames features"],
+    inputs: Sequences,
     labels: Int[Tensor, " samples"],
-    *,
-    epochs: int,
-    batch: int = 100,
-    learning_rate: float = 3e-3,
-    on_epoch: Callable[[int], None] | None = None,
+    recipe: Recipe,
+    on_batch: Callable[[int, int], None] | None = None,
 ) -> SequenceClassifier:
-    """Fit `model` by Adam with a cosine schedule and clipped gradients; repeatable for a seeded generator."""
+    """Fit `model`; repeatable for a seeded generator. `on_batch(done, total)` is told of every batch."""
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * -(-len(inputs) // batch))
-    for epoch in range(epochs):
-        for index in torch.randperm(len(inputs)).split(batch):
-            loss = nn.functional.cross_entropy(model(inputs[index]), labels[index])
+    optimiser = recipe.optimiser(model)
+    total = recipe.epochs * len(batches(inputs, recipe.batch))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, total)
+    done = 0
+    for _ in range(recipe.epochs):
+        for index in batches(inputs, recipe.batch):
+            loss = nn.functional.cross_entropy(model(stacked(inputs, index)), labels[index])
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             schedule.step()
-        if on_epoch is not None:
-            on_epoch(epoch)
+            done += 1
+            if on_batch is not None:
+                on_batch(done, total)
     return model.eval()
 
 
+def batches(inputs: Sequences, size: int) -> list[Int[Tensor, " batch"]]:
+    """The numbers of all samples, once, in random batches of equal length, so that nothing is padded."""
+    if isinstance(inputs, Tensor):
+        return list(torch.randperm(len(inputs)).split(size))
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for number, item in enumerate(inputs):
+        by_length[len(item)].append(number)
+    parts = [part for same in by_length.values() for part in torch.tensor(same)[torch.randperm(len(same))].split(size)]
+    return [parts[number] for number in torch.randperm(len(parts)).tolist()]
+
+
+def stacked(inputs: Sequences, index: Int[Tensor, " batch"]) -> Float[Tensor, "batch frames features"]:
+    """Some samples of equal length."""
+    return inputs[index] if isinstance(inputs, Tensor) else torch.stack([inputs[number] for number in index.tolist()])
+
+
 @torch.no_grad()
-def accuracy(model: SequenceClassifier, inputs: Tensor, labels: Tensor) -> float:
+def decisions(model: SequenceClassifier, inputs: Sequences) -> Int[Tensor, " samples"]:
+    """The class of every sample."""
+    found = torch.empty(len(inputs), dtype=torch.long)
+    for index in batches(inputs, 1000):
+        found[index] = model(stacked(inputs, index)).argmax(-1)
+    return found
+
+
+def accuracy(model: SequenceClassifier, inputs: Sequences, labels: Int[Tensor, " samples"]) -> float:
     """The share of samples whose decision is the label."""
-    return float((model(inputs).argmax(-1) == labels).double().mean())
+    return float((decisions(model, inputs) == labels).double().mean())

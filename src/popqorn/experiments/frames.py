@@ -1,0 +1,56 @@
+"""The radius of every single frame (the paper's Experiments II and III), for sequences of any kind and length."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+import popqorn
+from popqorn.experiments.setup import Setup
+from popqorn.experiments.store import Row, Store
+from popqorn.experiments.training import Sequences
+
+TABLE = "frames"
+NORM = 2.0
+TOLERANCE = 1e-2
+
+
+def measure(
+    store: Store,
+    setup: Setup,
+    model: popqorn.SequenceClassifier,
+    inputs: Sequences,
+    labels: Tensor,
+    samples: Sequence[int],
+    more: Callable[[int, Row], Row],
+) -> None:
+    """One row per sample: label, decision, the certified radius of every frame alone (untargeted, p = 2), and how far an attack
+    on the most sensitive frame gets; `more(sample, row)` adds what the experiment wants besides.
+
+    Samples that the model decides wrongly have no radii.
+    """
+    todo = store.todo(TABLE, samples)
+    work = [len(inputs[sample]) ** 3 for sample in todo]  # the walk is quadratic in the frames, and every frame is searched
+    with setup.track("radius of every frame", sum(work)) as at:
+        for place, sample in enumerate(todo):
+            row = {"sample": sample, **_radii(model, inputs[sample].unsqueeze(0), labels[sample : sample + 1])}
+            store.append(TABLE, [{**row, **more(sample, row)}])
+            at(sum(work[: place + 1]))
+
+
+def _radii(model: popqorn.SequenceClassifier, inputs: Tensor, label: Tensor) -> Row:
+    decision = int(model(inputs).argmax(-1))
+    found: Row = {"label": int(label), "decision": decision}
+    if decision != int(label):
+        return {**found, "radii": None, "attacked": None}
+    radii = popqorn.sensitivity(model, inputs, labels=label, norm=NORM, tolerance=TOLERANCE)[0]
+    weakest = int(radii.argmin())
+    attack = popqorn.attack(model, inputs, labels=label, norm=NORM, frames=[weakest], method="pgd")
+    reached = float(attack.radius)
+    return {**found, "radii": radii.tolist(), "attacked": reached if math.isfinite(reached) else None}
+
+
+def most_sensitive(radii: Sequence[float], count: int = 3) -> list[int]:
+    """The frames of least radius, in order of position."""
+    return sorted(torch.tensor(radii).argsort(stable=True)[:count].tolist())

@@ -1,0 +1,68 @@
+"""All experiments by name."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import popqorn
+from popqorn.experiments import mnist, relaxations, signals, strokes, words
+from popqorn.experiments.setup import Setup
+from popqorn.experiments.store import Store
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to run, how many samples make the full protocol and a quick run, and the training that decides its numbers."""
+
+    run: Callable[[Store, Setup], None]
+    samples: int
+    quick_samples: int
+    recipe: Any
+    summary: str
+
+    def about(self, name: str, quick: bool) -> dict[str, Any]:
+        """What decides the numbers."""
+        return {
+            "experiment": name,
+            "quick": quick,
+            "popqorn": popqorn.__version__,
+            "torch": torch.__version__,
+            "dtype": "float64",
+            "training": {key: value for key, value in asdict(self.recipe).items() if value is not None},
+        }
+
+    def open(self, name: str, folder: Path, *, quick: bool, fresh: bool) -> Store:
+        """The results of this experiment: begun, gone on with, or (`fresh`) begun anew."""
+        if fresh:
+            Store.forget(folder)
+        return Store.open(folder, self.about(name, quick))
+
+
+EXPERIMENTS = {
+    "mnist": Experiment(
+        mnist.run, mnist.SAMPLES, mnist.QUICK_SAMPLES, mnist.RECIPE, "Experiment I: 17 networks on MNIST, three norms"
+    ),
+    "relaxations": Experiment(
+        relaxations.run,
+        relaxations.SAMPLES,
+        relaxations.QUICK_SAMPLES,
+        mnist.RECIPE,
+        "Appendix B.1: planes, lines, constants, intervals",
+    ),
+    "strokes": Experiment(
+        strokes.run, strokes.SAMPLES, strokes.QUICK_SAMPLES, strokes.RECIPE, "Experiment II: pen strokes of digits"
+    ),
+    "questions": Experiment(
+        words.run_questions, words.SAMPLES, words.QUICK_SAMPLES, words.QUESTIONS.recipe, "Experiment III: words of questions"
+    ),
+    "news": Experiment(
+        words.run_news, words.SAMPLES, words.QUICK_SAMPLES, words.NEWS.recipe, "the appendix: words of news titles"
+    ),
+    "speech": Experiment(
+        signals.run_speech, signals.SAMPLES, signals.QUICK_SAMPLES, signals.SPEECH_RECIPE, "moments of spoken digits"
+    ),
+    "ecg": Experiment(signals.run_ecg, signals.SAMPLES, signals.QUICK_SAMPLES, signals.ECG_RECIPE, "moments of heart beats"),
+}

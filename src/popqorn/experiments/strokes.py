@@ -1,0 +1,41 @@
+"""Experiment II: which pen strokes decide how a drawn digit is read."""
+
+from functools import cache
+
+import torch
+
+from popqorn.experiments import data, frames
+from popqorn.experiments.networks import Architecture, Split, trained
+from popqorn.experiments.setup import Setup
+from popqorn.experiments.store import Row, Store
+from popqorn.experiments.training import Recipe
+
+SAMPLES, QUICK_SAMPLES = 200, 20
+ARCHITECTURE = Architecture("lstm", data.PEN_FEATURES, 32, 10)
+RECIPE = Recipe(epochs=10, learning_rate=5e-3, weight_decay=1e-5)
+
+
+def run(store: Store, setup: Setup) -> None:
+    """Fill the tables `networks` and `frames` for test digits as the pen drew them."""
+
+    @cache
+    def split(name: str) -> Split:
+        read = data.strokes(setup.data, name)
+        return Split([torch.from_numpy(item) for item in read.items], torch.from_numpy(read.labels))
+
+    model, accuracy = trained(setup, "strokes_lstm", ARCHITECTURE, RECIPE, lambda: (split("train"), split("test")))
+    store.note("networks", {"network": "LSTM, 32 hidden", "accuracy": accuracy})
+    digits = split("test")
+    chosen = shortest(digits, setup.samples) if setup.quick else list(range(setup.samples))
+
+    def drawn(sample: int, row: Row) -> Row:
+        return {"points": digits.inputs[sample].tolist()}
+
+    frames.measure(store, setup, model, digits.inputs, digits.labels, chosen, drawn)
+
+
+def shortest(digits: Split, samples: int) -> list[int]:
+    """The shortest digits, as many of every class."""
+    lengths = sorted(range(len(digits.labels)), key=lambda number: len(digits.inputs[number]))
+    by_class: list[list[int]] = [[number for number in lengths if int(digits.labels[number]) == label] for label in range(10)]
+    return [numbers[turn] for turn in range(-(-samples // 10)) for numbers in by_class][:samples]

@@ -1,0 +1,147 @@
+"""What the reports of Experiments II and III and of signals share: brackets, distributions, radius by position."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from popqorn.experiments.store import Row, Store
+from popqorn.report import svg
+from popqorn.report.page import Chart, Part, Section, Table
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The rows of the table `frames`; `right` are those that were decided rightly and so have radii."""
+
+    network: Row
+    rows: list[Row]
+
+    @staticmethod
+    def of(store: Store) -> "Frames":
+        networks, rows = store.rows("networks"), store.rows("frames")
+        if not networks or not any(row["radii"] for row in rows):
+            raise ValueError(f"{str(store.folder)!r} holds no radii yet; run the experiment for a while before its report")
+        return Frames(networks[0], rows)
+
+    @property
+    def right(self) -> list[Row]:
+        return [row for row in self.rows if row["radii"]]
+
+    @property
+    def accuracy(self) -> str:
+        return f"{100 * self.network['accuracy']:.2f} %"
+
+    @property
+    def violations(self) -> int:
+        """Attacks that got inside a certified radius: none, or the program is wrong."""
+        return sum(row["attacked"] is not None and row["attacked"] < min(row["radii"]) for row in self.right)
+
+    def facts(self, unit: str) -> list[tuple[str, str]]:
+        ratios = [row["attacked"] / min(row["radii"]) for row in self.right if row["attacked"]]
+        return [
+            (self.accuracy, f"test accuracy of the network ({self.network['network']})"),
+            (str(sum(len(row["radii"]) for row in self.right)), f"{unit}s certified, each alone, in {len(self.right)} samples"),
+            (str(self.violations), f"attacks on a {unit} inside its certified radius"),
+            (svg.number(median(ratios)) if ratios else "-", f"attacked / certified radius of the most sensitive {unit} (median)"),
+        ]
+
+    def soundness(self) -> str:
+        return (
+            f"{self.violations} attacks succeeded inside a certified radius: a fault in this program. Please report it."
+            if self.violations
+            else "No attack succeeded inside a certified radius."
+        )
+
+    def overview(self, unit: str) -> list[Section]:
+        """Brackets of the most sensitive frame of every sample, and the distribution of all radii."""
+        attacked = sorted((row for row in self.right if row["attacked"]), key=lambda row: min(row["radii"]))
+        names = [f"sample {row['sample']} ({row['label']}), {unit} {1 + int(np.argmin(row['radii']))}" for row in attacked]
+        lower, upper = [min(row["radii"]) for row in attacked], [row["attacked"] for row in attacked]
+        radii = [radius for row in self.right for radius in row["radii"]]
+        weakest = [min(row["radii"]) for row in self.right]
+        legend = {"certified safe": "safe", "between proof and attack": "open"}
+        series: dict[str, Sequence[float]] = {f"every {unit}": radii, f"the most sensitive {unit}": weakest}
+        return [
+            Section(
+                "From certified to attacked",
+                [
+                    Chart(
+                        svg.brackets(names, lower, upper, [None] * len(names)),
+                        f"The most sensitive {unit} of every sample: how far it alone may move (p = 2), proven and attacked.",
+                        legend,
+                    )
+                ],
+            ),
+            Section(
+                "Distribution of radii",
+                [Chart(svg.distributions(series, "radius, p = 2"), "", {name: f"s{place}" for place, name in enumerate(series)})],
+            ),
+        ]
+
+    def table(self, unit: str) -> Table:
+        columns = [
+            "sample",
+            "label",
+            f"{unit}s",
+            "least radius",
+            "median radius",
+            "greatest radius",
+            f"weakest {unit}",
+            "attacked",
+        ]
+        rows = [
+            [
+                row["sample"],
+                str(row["label"]),
+                len(row["radii"]),
+                min(row["radii"]),
+                median(row["radii"]),
+                max(row["radii"]),
+                1 + int(np.argmin(row["radii"])),
+                row["attacked"],
+            ]
+            for row in self.right
+        ]
+        wrong = len(self.rows) - len(self.right)
+        note = f"{wrong} more samples are decided wrongly and have no radius." if wrong else ""
+        return Table("samples", columns, rows, note)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Rank correlation (ties by their order); NaN for fewer than three values."""
+    if len(first) < 3:
+        return float("nan")
+    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (first, second)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def by_position(rows: Sequence[Row]) -> list[tuple[float, float, float, float]]:
+    """Radius as a multiple of its sample's median, by relative position: (position, lower quartile, median, upper quartile)."""
+    bins: list[list[float]] = [[] for _ in range(BINS)]
+    for row in rows:
+        middle = median(row["radii"])
+        for place, radius in enumerate(row["radii"]):
+            bins[min(BINS - 1, int(BINS * place / max(1, len(row["radii"]) - 1)))].append(radius / middle)
+    found = []
+    for number, values in enumerate(bins):
+        if values:
+            low, mid, high = np.quantile(values, (0.25, 0.5, 0.75))
+            found.append(((number + 0.5) / BINS, float(low), float(mid), float(high)))
+    return found
+
+
+def trend(rows: Sequence[Row], skip: int = 0) -> tuple[float, float]:
+    """The mean rank correlation of position and radius over samples, and the share of samples where it is positive."""
+    found = [spearman(range(len(row["radii"]) - skip), row["radii"][skip:]) for row in rows if len(row["radii"]) >= skip + 3]
+    return (fmean(found), fmean(value > 0 for value in found)) if found else (float("nan"), float("nan"))
+
+
+def position_section(rows: Sequence[Row], unit: str, text: Sequence[Part]) -> Section:
+    """The curve of radius by position, after `text`."""
+    labels = f"position in the sequence (0: first {unit}, 1: last)", "radius / its sample's median"
+    chart = Chart(svg.curve(by_position(rows), labels), f"Median and quartiles over {len(rows)} samples.")
+    return Section(f"Which {unit}s: radius by position", [*text, chart])

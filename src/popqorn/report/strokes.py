@@ -1,0 +1,89 @@
+"""Experiment II as a report: digits as the pen drew them, coloured by sensitivity, and what position has to do with it."""
+
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from popqorn.experiments.frames import most_sensitive
+from popqorn.experiments.store import Row, Store
+from popqorn.report import figures, svg
+from popqorn.report.frames import Frames, by_position, position_section, trend
+from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Gallery, Report, Section, Text
+
+SHOWN = 20
+CIRCLED = 3
+
+
+def report(store: Store) -> Report:
+    """Everything from the tables `networks` and `frames`."""
+    found = Frames.of(store)
+    shown = two_of_every_class(found.right)
+    claims = _claims(found.right)
+    drawings = [
+        Chart(
+            svg.pen(row["points"], row["radii"], most_sensitive(row["radii"], CIRCLED))
+            + svg.bars(row["radii"], [f"frame {place + 1}" for place in range(len(row["radii"]))]),
+            f"digit {row['sample']}: a {row['label']}",
+        )
+        for row in shown
+    ]
+    pictures = {
+        f"digit_{row['label']}_{row['sample']}.png": lambda path, row=row: figures.pen_strokes([_drawn(row)], path)
+        for row in shown
+    }
+    return Report(
+        title="Experiment II: the strokes that decide a digit",
+        lead=(
+            f"For {len(found.right)} handwritten digits this page shows how far every single movement of the pen may be "
+            f"changed before the network could read another digit. {found.soundness()} {' '.join(claims)}"
+        ),
+        facts=found.facts("frame"),
+        sections=[
+            Section(
+                "Digits as the pen drew them",
+                [
+                    Text(
+                        "Colour is the certified radius of each movement alone (p = 2). The pen starts at the black circle, "
+                        "moves with the pen lifted are dashed, and the three most sensitive points are circled. Point at a step "
+                        "or a bar."
+                    ),
+                    Chart("", "", SENSITIVITY_LEGEND),
+                    Gallery(drawings),
+                ],
+            ),
+            position_section(found.right, "frame", [Text(claim) for claim in claims]),
+            *found.overview("frame"),
+            Section("Every digit", [found.table("frame")]),
+        ],
+        settings=store.about,
+        figures={
+            "contact_sheet.png": lambda path: figures.pen_strokes([_drawn(row) for row in shown], path),
+            "position.png": lambda path: figures.position(by_position(found.right), len(found.right), path),
+            **pictures,
+        },
+    )
+
+
+def two_of_every_class(rows: Sequence[Row]) -> list[Row]:
+    """At most twenty digits, as evenly over the classes as there are."""
+    turns: dict[int, int] = {}
+    ranked = []
+    for place, row in enumerate(rows):
+        turns[row["label"]] = turns.get(row["label"], -1) + 1
+        ranked.append((turns[row["label"]], row["label"], place))
+    return [rows[place] for _, _, place in sorted(ranked)[:SHOWN]]
+
+
+def _drawn(row: Row) -> tuple[str, list[list[float]], list[float], list[int]]:
+    return f"{row['label']} (digit {row['sample']})", row["points"], row["radii"], most_sensitive(row["radii"], CIRCLED)
+
+
+def _claims(rows: Sequence[Row]) -> list[str]:
+    """The paper's two observations as numbers."""
+    start = [row["radii"][0] / median(row["radii"]) for row in rows]
+    correlation, positive = trend(rows, skip=1)
+    return [
+        f"The paper saw that the starting point has a relatively large radius: here it exceeds its digit's median in "
+        f"{100 * fmean(ratio > 1 for ratio in start):.0f} % of {len(rows)} digits (median ratio {median(start):.2f}).",
+        "It also saw that later points have larger radii than earlier ones: here the rank correlation of position and radius, "
+        f"the starting point left out, is {correlation:+.2f} on average and positive in {100 * positive:.0f} % of the digits.",
+    ]

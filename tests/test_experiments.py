@@ -1,0 +1,272 @@
+"""The experiments, end to end on toy data: all outputs are there, a stopped run goes on, bad input is named."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import popqorn
+import toy_data
+from popqorn.cli import app
+from popqorn.experiments import frames, mnist, relaxations, signals, strokes, words
+from popqorn.experiments.networks import Architecture, Split, trained
+from popqorn.experiments.registry import EXPERIMENTS
+from popqorn.experiments.setup import Setup
+from popqorn.experiments.store import Store
+from popqorn.experiments.tracking import silent
+from popqorn.experiments.training import Recipe, accuracy, batches, stacked, train
+from popqorn.report.frames import spearman
+from popqorn.report.registry import REPORTS
+from popqorn.report.words import Swaps
+
+runner = CliRunner()
+QUICKLY = Recipe(epochs=12, batch=20, learning_rate=2e-2)
+OUTPUTS = {
+    "mnist": ("table.csv", "samples.csv", "brackets.png", "radii.png"),
+    "relaxations": ("relaxations.csv", "pairs.csv", "relaxations.png"),
+    "strokes": ("samples.csv", "contact_sheet.png", "position.png"),
+    "questions": ("words.csv", "kinds.csv", "parts.csv", "samples.csv", "sentences.png"),
+    "news": ("words.csv", "kinds.csv", "parts.csv", "samples.csv", "sentences.png"),
+    "speech": ("samples.csv", "spectrograms.png", "position.png"),
+    "ecg": ("samples.csv", "beats.png", "position.png"),
+}
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_data.write(tmp_path_factory.mktemp("toys"))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks, trained in a moment."""
+    monkeypatch.setattr(mnist, "RECIPE", QUICKLY)
+    monkeypatch.setattr(mnist, "QUICK", (mnist.Network("rnn", 2, 4),))
+    monkeypatch.setattr(relaxations, "NETWORKS", (mnist.Network("lstm", 2, 4),))
+    monkeypatch.setattr(strokes, "RECIPE", QUICKLY)
+    monkeypatch.setattr(strokes, "ARCHITECTURE", Architecture("lstm", 4, 8, 10))
+    for corpus in ("QUESTIONS", "NEWS"):
+        monkeypatch.setattr(words, corpus, replace(getattr(words, corpus), recipe=QUICKLY))
+    monkeypatch.setattr(words, "HIDDEN", 4)
+    monkeypatch.setattr(words, "NEIGHBOURS", 3)
+    monkeypatch.setattr(signals, "HIDDEN", 8)
+    monkeypatch.setattr(signals, "BEAT_FRAMES", 3)
+    monkeypatch.setattr(signals, "SPEECH_RECIPE", QUICKLY)
+    monkeypatch.setattr(signals, "ECG_RECIPE", QUICKLY)
+
+
+def run(name: str, toys: Path, out: Path, *more: str) -> Any:
+    return runner.invoke(app, ["experiment", name, "--data", str(toys), "--out", str(out), "--quick", "--samples", "2", *more])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_leaves_page_tables_and_figures(name: str, toys: Path, tmp_path: Path, small: None) -> None:
+    result = run(name, toys, tmp_path)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / f"{name}-quick"
+    page = (folder / "index.html").read_text()
+    assert "http" not in re.sub(r"https?://www.w3.org\S*", "", page), "the page must not ask for anything outside itself"
+    assert "0</b><span>attacks" in page
+    assert (folder / "report.md").read_text().startswith("# ")
+    for output in OUTPUTS[name]:
+        content = (folder / output).read_bytes()
+        assert (
+            content.startswith(b"\x89PNG")
+            if output.endswith(".png")
+            else len(list(csv.reader(content.decode().splitlines()))) > 1
+        )
+    for row in Store.read(folder).rows("radii") if name == "mnist" else []:
+        assert 0 < row["certified"] < min(row["best"], row["cw"])
+    before = {path.name: path.read_text() for path in folder.glob("*.jsonl")}
+    again = run(name, toys, tmp_path)
+    assert again.exit_code == 0
+    assert {path.name: path.read_text() for path in folder.glob("*.jsonl")} == before, "what is done is not done again"
+    (folder / "index.html").unlink()
+    assert runner.invoke(app, ["report", str(folder)]).exit_code == 0
+    assert (folder / "index.html").exists()
+
+
+def test_every_experiment_has_a_report() -> None:
+    assert set(EXPERIMENTS) == set(REPORTS) == set(OUTPUTS)
+
+
+def test_a_stopped_run_keeps_its_rows_and_goes_on(
+    toys: Path, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+    sensitivity = popqorn.sensitivity
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        measured.append(1)
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return sensitivity(*given, **named)
+
+    monkeypatch.setattr(popqorn, "sensitivity", interrupted)
+    stopped = run("ecg", toys, tmp_path)
+    assert stopped.exit_code == 130
+    assert "goes on from there" in " ".join(stopped.output.split())
+    rows = Store.read(tmp_path / "ecg-quick").rows("frames")
+    assert len(rows) == 1
+    partly = runner.invoke(app, ["report", str(tmp_path / "ecg-quick")])
+    assert partly.exit_code == 0, "a report of what is done so far"
+    assert run("ecg", toys, tmp_path).exit_code == 0
+    finished = Store.read(tmp_path / "ecg-quick").rows("frames")
+    assert finished[:1] == rows
+    assert len(finished) == 2
+
+
+def test_results_of_other_settings_are_left_alone(toys: Path, tmp_path: Path, small: None) -> None:
+    assert run("ecg", toys, tmp_path).exit_code == 0
+    about = tmp_path / "ecg-quick" / "about.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "popqorn": "0.0.1"}))
+    refused = run("ecg", toys, tmp_path)
+    assert refused.exit_code == 1
+    assert "popqorn '0.0.1'" in refused.output
+    assert "--fresh" in refused.output
+    assert "Traceback" not in refused.output
+    assert run("ecg", toys, tmp_path, "--fresh").exit_code == 0
+
+
+def test_bad_arguments_are_named(toys: Path, tmp_path: Path) -> None:
+    unknown = runner.invoke(app, ["experiment", "imagenet"])
+    assert unknown.exit_code == 2
+    assert "imagenet" in unknown.output
+    missing = run("mnist", tmp_path / "nowhere", tmp_path)
+    assert missing.exit_code == 1
+    assert "mnist.npz" in missing.output
+    assert "yann.lecun.com" in missing.output
+    nothing = runner.invoke(app, ["report", str(tmp_path)])
+    assert nothing.exit_code == 1
+    assert "about.json" in nothing.output
+
+
+# ---- the store ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "new", {"experiment": "mnist"})
+    store.append("radii", [{"sample": 0}, {"sample": 1}])
+    path = tmp_path / "new" / "radii.jsonl"
+    path.write_text(path.read_text() + '{"sample": 2, "rad')
+    assert store.todo("radii", range(4)) == [2, 3]
+    store.append("radii", [{"sample": 2}])
+    assert [row["sample"] for row in store.rows("radii")] == [0, 1, 2]
+    path.write_text('nonsense\n{"sample": 2}\n')
+    with pytest.raises(ValueError, match="line 1"):
+        store.rows("radii")
+
+
+def test_unreadable_results_are_named(tmp_path: Path) -> None:
+    (tmp_path / "about.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"about\.json"):
+        Store.read(tmp_path)
+    (tmp_path / "about.json").write_text('{"experiment": "chess"}')
+    assert "chess" in runner.invoke(app, ["report", str(tmp_path)]).output
+    (tmp_path / "about.json").write_text('{"experiment": "strokes"}')
+    assert "holds no radii yet" in runner.invoke(app, ["report", str(tmp_path)]).output
+    (tmp_path / "about.json").write_text('{"experiment": "relaxations"}')
+    assert "holds no radii yet" in runner.invoke(app, ["report", str(tmp_path)]).output
+
+
+# ---- training ----------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_hold_every_sample_once_and_one_length_each() -> None:
+    lengths = [3, 5, 3, 3, 4, 5, 3]
+    inputs = [torch.full((length, 2), float(number)) for number, length in enumerate(lengths)]
+    parts = batches(inputs, 2)
+    assert sorted(number for part in parts for number in part.tolist()) == list(range(7))
+    for part in parts:
+        assert len({lengths[number] for number in part.tolist()}) == 1
+        assert stacked(inputs, part)[:, 0, 0].tolist() == [float(number) for number in part.tolist()]
+
+
+def test_networks_are_kept_and_told_apart(tmp_path: Path) -> None:
+    inputs = [torch.full((length, 1), value) for value in (-1.0, 1.0) for length in (2, 3) for _ in range(10)]
+    split = Split(inputs, torch.tensor([0] * 20 + [1] * 20))
+    setup = Setup(tmp_path, tmp_path / "networks", 1, True, silent)
+    architecture = Architecture("rnn", 1, 3, 2)
+    first = trained(setup, "toy", architecture, QUICKLY, lambda: (split, split))
+    assert first.accuracy == accuracy(first.model, *split) == 1.0
+
+    def never() -> Any:
+        raise AssertionError("trained twice")
+
+    second = trained(setup, "toy", architecture, QUICKLY, never)
+    assert second.accuracy == 1.0
+    assert torch.equal(first.model(inputs[0][None]), second.model(inputs[0][None]))
+    with pytest.raises(AssertionError, match="twice"):
+        trained(setup, "toy", architecture, replace(QUICKLY, epochs=1), never)
+    (path,) = (tmp_path / "networks").glob("toy-*.safetensors")
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ValueError, match="delete it to train it again"):
+        trained(setup, "toy", architecture, QUICKLY, never)
+
+
+def test_training_with_momentum_learns_too() -> None:
+    inputs = torch.randn(200, 3, 2)
+    labels = (inputs.sum((1, 2)) > 0).long()
+    model = train(Architecture("lstm", 2, 8, 2).build(), inputs, labels, Recipe(15, 20, 0.3, 1e-4, momentum=0.9))
+    assert accuracy(model, inputs, labels) > 0.9
+
+
+# ---- statistics --------------------------------------------------------------------------------------------------------------
+
+
+def test_rank_correlation() -> None:
+    assert spearman([1, 2, 3, 4], [1, 10, 11, 90]) == pytest.approx(1)
+    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert np.isnan(spearman([1], [1]))
+
+
+def test_the_swap_statistic_finds_a_planted_effect() -> None:
+    """The first three words have the least radii and any swap of them changes the decision; others never do."""
+
+    def sentence(planted: bool) -> dict[str, Any]:
+        outcomes = [{"near": "B" if (place < 3) == planted else "A"} for place in range(6)]
+        return {"words": list("abcdef"), "radii": [1.0, 1.1, 1.2, 2, 3, 4], "swaps": outcomes, "decision": "A"}
+
+    found = Swaps.of([sentence(True)] * 5)
+    assert (found.sensitive, found.others) == (1.0, 0.0)
+    assert "this supports" in found.verdict
+    assert "this refutes" in Swaps.of([sentence(False)] * 5).verdict
+    assert "neither" in Swaps.of([sentence(True), sentence(False)]).verdict
+    assert "no swaps" in Swaps.of([]).verdict
+
+
+def test_pairs_within_a_radius_are_counted_once() -> None:
+    vectors = torch.tensor([[0.0], [1.0], [1.5], [10.0]], dtype=torch.float64)
+    assert relaxations.pairs_within(vectors, 1.2) == 2
+    assert relaxations.pairs_within(torch.arange(2500, dtype=torch.float64)[:, None], 1.0) == 2499
+
+
+def test_the_most_sensitive_frames_are_those_of_least_radius() -> None:
+    assert frames.most_sensitive([3.0, 0.5, 2.0, 0.1, 9.0]) == [1, 2, 3]
+
+
+def test_mel_bands_follow_the_pitch() -> None:
+    time = np.arange(4000) / signals.RATE
+    peaks = [
+        int(signals.log_mel(np.sin(2 * np.pi * pitch * time).astype(np.float32)[:, None]).mean(0).argmax())
+        for pitch in (200, 800, 3000)
+    ]
+    assert peaks == sorted(set(peaks))
+    assert signals.log_mel(np.zeros((10, 1), dtype=np.float32)).shape == (1, signals.BANDS)
+
+
+# ---- the real data -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_networks_of_the_experiments_reach_their_accuracy(data: Path, tmp_path: Path) -> None:
+    """The quickest to train; the others' accuracies are printed by their experiments."""
+    setup = Setup(data, tmp_path, 1, True, silent)
+    assert mnist.Digits.read(data).network(mnist.Network("rnn", 4, 32), setup).accuracy >= 0.95
+    assert words.network(words.QUESTIONS, words.Vocabulary.read(data), setup).accuracy >= 0.88

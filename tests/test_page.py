@@ -1,0 +1,213 @@
+"""The page: what it escapes, and how it behaves in a real browser."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popqorn.report import svg
+from popqorn.report.page import Chart, Gallery, Report, Section, Table, Text, Words
+
+RADII = [0.5, 0.1, 0.9, 0.3]
+PEN = [[5, 5, 0, 0], [3, 0, 1, 0], [0, 4, 0, 0], [-3, 1, 1, 1]]
+FRAMES = ["frame 1", "frame 2", "frame 3", "frame 4"]
+
+
+def report() -> Report:
+    """One of every kind of part."""
+    table = Table("radii", ["name", "radius", "left"], [["b", 0.5, 1], ["a", 10.0, None], ["c <&>", 2.0, 3]], "A note.")
+    pen = Chart(svg.pen(PEN, RADII, [1]) + svg.bars(RADII, FRAMES), "a digit")
+    parts = [
+        Text("A paragraph with <b>no markup</b>."),
+        table,
+        Chart(svg.brackets(["one", "two"], [0.1, 0.2], [0.4, 0.9], [0.3, None]), "brackets", {"safe": "safe"}),
+        Chart(svg.distributions({"a": [0.1, 0.2], "b": []}, "radius")),
+        Chart(svg.curve([(0.0, 1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0)], ("position", "radius"))),
+        Gallery([pen]),
+        Chart(svg.columns([[0, 1], [1, 2], [2, 3], [0, 0]], RADII, FRAMES) + svg.bars(RADII, FRAMES)),
+        Chart(svg.trace([[0, 1], [1, -2], [2, 3], [0, 0]], RADII, FRAMES)),
+        Words(["who", "wrote", "<this>", "?"], RADII, [1], "a question", ["", "Changed by: read (LOC)", "", ""]),
+    ]
+    return Report("A & B", "The lead.", [("42", "things")], [Section("All parts", parts)], {"torch": "2"})
+
+
+class Closing(HTMLParser):
+    """Checks that elements close in order, and collects what they ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.asked: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.asked += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_self_contained_and_escaped() -> None:
+    page = report().html()
+    parser = Closing()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.asked == ["data:,"]
+    for text in ("<b>no markup", "<this>", "c <&>"):
+        assert text not in page
+    assert "A &amp; B" in page
+
+
+def test_tables_are_written_for_people_and_programs(tmp_path: Path) -> None:
+    table = report().tables[0]
+    assert table.markdown().splitlines()[0] == "| name | radius | left |"
+    assert "| a | 10 |  |" in table.markdown()
+    assert table.csv().splitlines() == ["name,radius,left", "b,0.5,1", "a,10.0,", "c <&>,2.0,3"]
+    assert "in `long.csv`" in Table("long", ["n"], [[number] for number in range(500)]).markdown()
+    written = report().write(tmp_path / "new")
+    assert [path.name for path in written] == ["index.html", "report.md", "radii.csv"]
+
+
+def test_the_scale_runs_from_the_least_radius_to_the_greatest() -> None:
+    assert svg.shares([1.0, 10.0, 100.0]) == pytest.approx([0, 0.5, 1])
+    assert svg.shares([2.0, 2.0]) == [0.5, 0.5]
+    assert svg.colour(0) == "#b2182b"
+    assert svg.colour(1) == "#2166ac"
+    assert svg.number(float("nan")) == "-"
+    assert svg.number(123456789.0) == "1.23e+08"
+
+
+def test_axes_hold_their_values_and_ticks() -> None:
+    for log in (False, True):
+        axis = svg.Axis.around([0.02, 3.0], 0, 100, log=log)
+        ticks = axis.ticks()
+        assert len(ticks) >= 2
+        assert all(0 <= axis(value) <= 100 for value in (0.02, 3.0, *ticks))
+    assert svg.Axis.around([-1.0, 1.0], 0, 1).low < -1
+
+
+# ---- in a browser ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        if os.environ.get("POPQORN_BROWSER") == "required":
+            pytest.fail("POPQORN_BROWSER is 'required', but chromium or chromedriver is not installed")
+        pytest.skip("needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "no-first-run",
+        "disable-background-networking",
+    ):
+        options.add_argument(f"--{flag}")
+    for flag in ("disable-component-update", "disable-sync", f"user-data-dir={profile}", "window-size=1000,900"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield running
+    running.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Any:
+    page, *_ = report().write(tmp_path)
+    browser.set_window_size(1000, 900)
+    browser.get(page.as_uri())
+    return browser
+
+
+def find(browser: Any, selector: str) -> list[Any]:
+    return list(browser.find_elements("css selector", selector))
+
+
+def point_at(browser: Any, element: Any) -> None:
+    from selenium.webdriver import ActionChains
+
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    ActionChains(browser).move_to_element(element).perform()
+
+
+def test_the_page_opens_without_errors(opened: Any) -> None:
+    assert opened.title == "A & B | POPQORN"
+    assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    assert len(find(opened, "svg.chart")) == 8
+
+
+def test_a_click_sorts_a_table_and_another_turns_it_round(opened: Any) -> None:
+    def column(place: int) -> list[str]:
+        return [cell.text for cell in find(opened, f"#table-radii tbody td:nth-child({place})")]
+
+    name, radius, left = find(opened, "#table-radii th button")
+    radius.click()
+    assert column(2) == ["0.5", "2", "10"]
+    radius.click()
+    assert column(2) == ["10", "2", "0.5"]
+    assert find(opened, "#table-radii th")[1].get_attribute("aria-sort") == "descending"
+    name.click()
+    assert column(1) == ["a", "b", "c <&>"]
+    left.click()
+    assert column(3) == ["1", "3", ""], "missing values last"
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        (".gallery [data-frame='2'].step", "frame 3 of 4: radius 0.9"),
+        (".word.sensitive", "word 2, 'wrote': radius 0.1. Changed by: read (LOC)"),
+        (".bracket", "one: certified 0.1, attacked 0.4, CLEVER estimate 0.3"),
+        (".veil[data-frame='1']", "frame 2: radius 0.1"),
+        (".shade[data-frame='3']", "frame 4: radius 0.3"),
+    ],
+)
+def test_pointing_at_a_mark_tells_frame_and_radius(opened: Any, selector: str, told: str) -> None:
+    (tip,) = find(opened, "#tip")
+    mark = find(opened, selector)[0]
+    point_at(opened, mark)
+    assert tip.get_attribute("textContent") == told
+    assert "shown" in tip.get_attribute("class")
+    point_at(opened, find(opened, "h1")[0])
+    assert "shown" not in (tip.get_attribute("class") or "")
+
+
+def test_the_step_and_its_bar_light_up_together(opened: Any) -> None:
+    point_at(opened, find(opened, ".gallery rect[data-frame='1']")[0])
+    lit = find(opened, ".gallery .lit")
+    assert {mark.tag_name for mark in lit} == {"rect", "line", "circle"}
+    assert {mark.get_attribute("data-frame") for mark in lit} == {"1"}
+
+
+def test_light_and_dark(opened: Any) -> None:
+    def paper() -> str:
+        return str(opened.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
+    before = paper()
+    find(opened, "#theme")[0].click()
+    after = paper()
+    assert before != after
+    find(opened, "#theme")[0].click()
+    assert paper() == before
+
+
+def test_nothing_sticks_out_on_a_phone(opened: Any) -> None:
+    opened.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 380, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+    )
+    width, content = opened.execute_script("return [innerWidth, document.documentElement.scrollWidth]")
+    opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width == 380
+    assert content <= width
