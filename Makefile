@@ -31,4 +31,4 @@ bench: install
 	$(BIN)/python benchmarks/scaling.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis popqorn-demo
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis popqorn-demo popqorn-results

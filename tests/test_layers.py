@@ -36,7 +36,7 @@ STAGES = [
     ("",),  # popqorn itself: the public names
     ("bundled", "experiments"),
     ("experiments.tracking", "experiments.store", "experiments.data"),
-    ("experiments.training", "experiments.setup"),
+    ("experiments.training", "experiments.setup", "experiments.work"),
     ("experiments.networks",),
     ("experiments.frames",),
     ("experiments.mnist", "experiments.strokes", "experiments.words", "experiments.signals"),

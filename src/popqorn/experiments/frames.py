@@ -10,6 +10,7 @@ import popqorn
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Sequences
+from popqorn.experiments.work import fill
 
 TABLE = "frames"
 NORM = 2.0
@@ -30,13 +31,14 @@ def measure(
 
     Samples that the model decides wrongly have no radii.
     """
-    todo = store.todo(TABLE, samples)
-    work = [len(inputs[sample]) ** 3 for sample in todo]  # the walk is quadratic in the frames, and every frame is searched
-    with setup.track("radius of every frame", sum(work)) as at:
-        for place, sample in enumerate(todo):
-            row = {"sample": sample, **_radii(model, inputs[sample].unsqueeze(0), labels[sample : sample + 1])}
-            store.append(TABLE, [{**row, **more(sample, row)}])
-            at(sum(work[: place + 1]))
+
+    def measured(group: Row, some: list[int]) -> list[Row]:
+        (sample,) = some
+        row = _radii(model, inputs[sample].unsqueeze(0), labels[sample : sample + 1])
+        return [{**row, **more(sample, row)}]
+
+    # The walk is quadratic in the frames, and every frame is searched.
+    fill(store, TABLE, samples, measured, setup.track, "radius of every frame", cost=lambda sample: len(inputs[sample]) ** 3)
 
 
 def _radii(model: popqorn.SequenceClassifier, inputs: Tensor, label: Tensor) -> Row:

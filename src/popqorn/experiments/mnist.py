@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from popqorn.experiments import data
 from popqorn.experiments.networks import Architecture, Split, Trained, trained
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.store import Row, Store
-from popqorn.experiments.training import Recipe
+from popqorn.experiments.training import Recipe, stacked
+from popqorn.experiments.work import fill
 
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
 SAMPLES, QUICK_SAMPLES = 1000, 5
@@ -89,31 +91,30 @@ def run(store: Store, setup: Setup) -> None:
         row = {"network": network.name, "kind": network.kind, "frames": network.frames, "hidden": network.hidden}
         store.note("networks", {**row, "accuracy": accuracy})
     for number, (network, model) in enumerate(zip(chosen, models, strict=True), start=1):
-        todo = {norm: store.todo("radii", range(setup.samples), network=network.name, norm=norm) for norm in NORMS}
-        total = len(NORMS) * setup.samples
-        with setup.track(f"{network.name} ({number} of {len(chosen)})", total) as at:
-            done = total - sum(map(len, todo.values()))
-            for norm, missing in todo.items():
-                for start in range(0, len(missing), BLOCK):
-                    block = missing[start : start + BLOCK]
-                    store.append("radii", _measure(digits, network, model, norm, block))
-                    done += len(block)
-                    at(done)
+        fill(
+            store,
+            "radii",
+            range(setup.samples),
+            partial(_measure, digits, network, model),
+            setup.track,
+            f"{network.name} ({number} of {len(chosen)})",
+            groups=[{"network": network.name, "norm": norm} for norm in NORMS],
+            block=BLOCK,
+        )
 
 
-def _measure(digits: Digits, network: Network, model: popqorn.SequenceClassifier, norm: str, block: list[int]) -> list[Row]:
+def _measure(digits: Digits, network: Network, model: popqorn.SequenceClassifier, group: Row, block: list[int]) -> list[Row]:
     """One row per digit: what is proven, estimated and found for its random target."""
     index = torch.tensor(block)
     inputs, labels = digits.split(digits.test, network.frames)
-    assert isinstance(inputs, Tensor)
     labels, targets = labels[index], digits.targets[index]
-    asked: dict[str, Any] = {"labels": labels, "targets": targets, "norm": NORMS[norm]}
-    certificate = popqorn.certify(model, inputs[index], **asked)
-    clever = popqorn.clever(model, inputs[index], seed=block[0], **asked)
-    cw = popqorn.attack(model, inputs[index], method="cw", seed=block[0], **asked)
-    best = popqorn.attack(model, inputs[index], method="best", seed=block[0], **asked)
+    given: dict[str, Any] = {"labels": labels, "targets": targets, "norm": NORMS[group["norm"]]}
+    images = stacked(inputs, index)
+    certificate = popqorn.certify(model, images, **given)
+    clever = popqorn.clever(model, images, seed=block[0], **given)
+    cw = popqorn.attack(model, images, method="cw", seed=block[0], **given)
+    best = popqorn.attack(model, images, method="best", seed=block[0], **given)
     columns = {
-        "sample": block,
         "label": labels.tolist(),
         "target": targets.tolist(),
         "status": [str(status) for status in certificate.status],
@@ -124,10 +125,7 @@ def _measure(digits: Digits, network: Network, model: popqorn.SequenceClassifier
     }
     results: dict[str, Any] = {"certified": certificate, "clever": clever, "cw": cw, "best": best}
     seconds = {name: result.seconds / len(block) for name, result in results.items()}
-    return [
-        {"network": network.name, "norm": norm, **dict(zip(columns, values, strict=True)), "seconds": seconds}
-        for values in zip(*columns.values(), strict=True)
-    ]
+    return [{**dict(zip(columns, values, strict=True)), "seconds": seconds} for values in zip(*columns.values(), strict=True)]
 
 
 def _finite(radii: Tensor) -> list[float | None]:

@@ -1,6 +1,7 @@
 """Appendix B.1: what better relaxations are worth, in radii on MNIST and in word pairs for the question classifier."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,8 +9,11 @@ from torch import Tensor
 import popqorn
 from popqorn.experiments import words
 from popqorn.experiments.mnist import Digits, Network
+from popqorn.experiments.networks import Split
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Store
+from popqorn.experiments.store import Row, Store
+from popqorn.experiments.training import stacked
+from popqorn.experiments.work import fill
 
 METHODS = ("planes", "lines", "constants", "interval")
 NETWORKS = tuple(Network(kind, frames, 32) for kind in ("lstm", "gru") for frames in (4, 7, 14))
@@ -30,35 +34,25 @@ def _digits(store: Store, setup: Setup) -> None:
     for number, network in enumerate(NETWORKS, start=1):
         model, accuracy = digits.network(network, setup)
         store.note("networks", {"network": network.name, "accuracy": accuracy})
-        inputs, labels = digits.split(digits.test, network.frames)
-        assert isinstance(inputs, Tensor)
-        todo = {method: store.todo("radii", range(setup.samples), network=network.name, method=method) for method in METHODS}
-        total = len(METHODS) * setup.samples
-        done = total - sum(map(len, todo.values()))
-        with setup.track(f"{network.name} ({number} of {len(NETWORKS)})", total) as at:
-            for method, missing in todo.items():
-                for start in range(0, len(missing), BLOCK):
-                    index = torch.tensor(missing[start : start + BLOCK])
-                    found = popqorn.certify(
-                        model,
-                        inputs[index],
-                        labels=labels[index],
-                        targets=digits.targets[index],
-                        norm=2,
-                        method=method,
-                        tolerance=TOLERANCE,
-                    )
-                    about = {"network": network.name, "kind": network.kind, "frames": network.frames, "method": method}
-                    seconds = found.seconds / len(index)
-                    store.append(
-                        "radii",
-                        [
-                            {**about, "sample": sample, "status": str(status), "radius": radius, "seconds": seconds}
-                            for sample, status, radius in zip(index.tolist(), found.status, found.radius.tolist(), strict=True)
-                        ],
-                    )
-                    done += len(index)
-                    at(done)
+        certified = partial(_certified, model, digits.split(digits.test, network.frames), digits.targets)
+        title = f"{network.name} ({number} of {len(NETWORKS)})"
+        groups = [{"network": network.name, "method": method} for method in METHODS]
+        fill(store, "radii", range(setup.samples), certified, setup.track, title, groups=groups, block=BLOCK)
+
+
+def _certified(model: popqorn.SequenceClassifier, digits: Split, targets: Tensor, group: Row, some: list[int]) -> list[Row]:
+    index = torch.tensor(some)
+    found = popqorn.certify(
+        model,
+        stacked(digits.inputs, index),
+        labels=digits.labels[index],
+        targets=targets[index],
+        norm=2,
+        method=group["method"],
+        tolerance=TOLERANCE,
+    )
+    each = zip(found.status, found.radius.tolist(), strict=True)
+    return [{"status": str(status), "radius": radius, "seconds": found.seconds / len(some)} for status, radius in each]
 
 
 def _word_pairs(store: Store, setup: Setup) -> None:
@@ -68,27 +62,25 @@ def _word_pairs(store: Store, setup: Setup) -> None:
     store.note("networks", {"network": "questions_lstm", "accuracy": accuracy})
     texts = words.QUESTIONS.read(setup.data, "test")
     sentences = vocabulary.split(texts)
+    vectors = vocabulary.frequent.double()
+
+    def certified(group: Row, some: list[int]) -> list[Row]:
+        (sample,) = some
+        sentence, label = sentences.inputs[sample], sentences.labels[sample : sample + 1]
+        radii = popqorn.sensitivity(
+            model, sentence.unsqueeze(0), labels=label, norm=2, method=group["method"], tolerance=TOLERANCE
+        )[0]
+        distances = torch.cdist(sentence.double(), vectors)
+        within = (distances <= radii.unsqueeze(1)) & (distances > 0)
+        return [{"right": bool((radii > 0).any()), "radii": radii.tolist(), "substitutes": int(within.sum())}]
+
     chosen = words.usable(texts, words.LONGEST)[: setup.samples]
-    todo = {method: store.todo("pairs", chosen, method=method) for method in METHODS}
-    total = len(METHODS) * len(chosen)
-    done = total - sum(map(len, todo.values()))
-    with setup.track("questions", total) as at:
-        for method, missing in todo.items():
-            for sample in missing:
-                sentence, label = sentences.inputs[sample].unsqueeze(0), sentences.labels[sample : sample + 1]
-                radii = popqorn.sensitivity(model, sentence, labels=label, norm=2, method=method, tolerance=TOLERANCE)[0]
-                distances = torch.cdist(sentence[0].double(), vocabulary.frequent.double())
-                within = int(((distances <= radii.unsqueeze(1)) & (distances > 0)).sum())
-                right = bool((radii > 0).any())
-                row = {"method": method, "sample": sample, "right": right, "radii": radii.tolist(), "substitutes": within}
-                store.append("pairs", [row])
-                done += 1
-                at(done)
+    fill(store, "pairs", chosen, certified, setup.track, "questions", groups=[{"method": method} for method in METHODS])
     for method in METHODS:
         rows = [row for row in store.rows("pairs") if row["method"] == method and row["right"]]
         if rows:
             mean = sum(sum(row["radii"]) for row in rows) / sum(len(row["radii"]) for row in rows)
-            pairs = pairs_within(vocabulary.frequent.double(), mean)
+            pairs = pairs_within(vectors, mean)
             store.note("vocabulary", {"method": method, "questions": len(rows), "radius": mean, "pairs": pairs})
 
 

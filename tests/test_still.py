@@ -1,0 +1,78 @@
+"""Frames that may not move: what depends on them alone is a constant, and bounds are what they would be without knowing that."""
+
+import pytest
+import torch
+from torch import nn
+
+import popqorn
+from popqorn.bounds.relaxed import relax
+from popqorn.models.classifier import tape_of
+from popqorn.region import Region
+from popqorn.relax.methods import METHODS
+
+FRAMES, FEATURES, HIDDEN, CLASSES = 5, 3, 4, 3
+MODELS = {
+    "rnn": lambda: popqorn.SequenceClassifier(nn.RNN(FEATURES, HIDDEN, batch_first=True), nn.Linear(HIDDEN, CLASSES)),
+    "lstm": lambda: popqorn.SequenceClassifier(nn.LSTM(FEATURES, HIDDEN, batch_first=True), nn.Linear(HIDDEN, CLASSES)),
+    "gru": lambda: popqorn.SequenceClassifier(nn.GRU(FEATURES, HIDDEN, batch_first=True), nn.Linear(HIDDEN, CLASSES)),
+    "deep": lambda: popqorn.SequenceClassifier(
+        nn.LSTM(FEATURES, HIDDEN, 2, batch_first=True), nn.Sequential(nn.Linear(HIDDEN, 4), nn.ReLU(), nn.Linear(4, CLASSES))
+    ),
+    "both ways": lambda: popqorn.SequenceClassifier(
+        nn.GRU(FEATURES, HIDDEN, batch_first=True, bidirectional=True), nn.Linear(2 * HIDDEN, CLASSES), pooling="mean"
+    ),
+    "projected": lambda: popqorn.SequenceClassifier(
+        nn.LSTM(FEATURES, HIDDEN, proj_size=2, batch_first=True), nn.Linear(2, CLASSES)
+    ),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("moving", [(0,), (4,), (1, 3)])
+def test_bounds_do_not_depend_on_knowing_what_stands_still(kind: str, method: str, moving: tuple[int, ...]) -> None:
+    tape = tape_of(MODELS[kind]().eval(), FRAMES, dtype=torch.float64, device=torch.device("cpu"))
+    center = torch.randn(3, FRAMES, FEATURES, dtype=torch.float64)
+    share = torch.zeros(1, FRAMES, 1, dtype=torch.float64)
+    share[:, list(moving)] = 1
+    eps = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
+    rows = torch.randn(1, 6, CLASSES, dtype=torch.float64)
+    still = frozenset(range(FRAMES)) - set(moving)
+    knowing = relax(tape, Region(center, eps, share, 2.0, still), METHODS[method])
+    plain = relax(tape, Region(center, eps, share, 2.0), METHODS[method])
+    torch.testing.assert_close(knowing.least(rows), plain.least(rows), rtol=1e-6, atol=1e-6)
+    assert len(knowing.relaxations) < len(plain.relaxations) or kind == "both ways" or 0 in moving
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_sensitivity_is_what_certify_finds_for_each_frame(kind: str) -> None:
+    model = MODELS[kind]().eval()
+    inputs = torch.randn(3, FRAMES, FEATURES)
+    radii = popqorn.sensitivity(model, inputs, norm=2)
+    for frame in range(FRAMES):
+        alone = popqorn.certify(model, inputs, frames=[frame], norm=2).radius
+        torch.testing.assert_close(radii[:, frame], alone, rtol=2e-3, atol=0)
+
+
+def test_groups_of_frames_do_not_change_radii(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = MODELS["lstm"]().eval(), torch.randn(2, FRAMES, FEATURES)
+    with torch.no_grad():  # a decision that a single frame can change
+        model.head.bias.zero_()
+        for parameter in model.rnn.parameters():
+            parameter.mul_(3)
+    whole = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4)
+    monkeypatch.setattr("popqorn.api.ENTRIES_TOGETHER", 1)
+    each = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4)
+    finite = whole < 100
+    assert finite.any()
+    torch.testing.assert_close(each[finite], whole[finite], rtol=2e-4, atol=0)
+
+
+def test_attacks_never_succeed_within_a_single_frames_radius() -> None:
+    """The frames around the moving one are constants to the proof; they are real to the model."""
+    for kind in ("lstm", "both ways"):
+        model, inputs = MODELS[kind]().eval(), torch.randn(2, FRAMES, FEATURES)
+        labels = model(inputs).argmax(-1)
+        radius = popqorn.certify(model, inputs, labels=labels, frames=[3], norm=2).radius
+        reached = popqorn.attack(model, inputs, labels=labels, frames=[3], norm=2, method="pgd").radius
+        assert (reached >= radius).all(), kind
