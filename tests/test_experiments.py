@@ -49,7 +49,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks, trained in a moment."""
     monkeypatch.setattr(mnist, "RECIPE", QUICKLY)
     monkeypatch.setattr(mnist, "QUICK", (mnist.Network("rnn", 2, 4),))
-    monkeypatch.setattr(relaxations, "NETWORKS", (mnist.Network("lstm", 2, 4),))
+    monkeypatch.setattr(relaxations, "QUICK", (mnist.Network("lstm", 2, 4),))
     monkeypatch.setattr(strokes, "RECIPE", QUICKLY)
     monkeypatch.setattr(strokes, "ARCHITECTURE", Architecture("lstm", 4, 8, 10))
     for corpus in ("QUESTIONS", "NEWS"):

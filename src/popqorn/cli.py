@@ -128,7 +128,10 @@ def experiment(
         try:
             chosen.run(store, Setup(data or default_folder(), out / "networks", count, quick, _tracker(console)))
         except KeyboardInterrupt:
-            console.print(f"Stopped. What is done is kept in [bold]{folder}[/bold]; the same command goes on from there.")
+            console.print(
+                f"Stopped. What is done is kept in [bold]{folder}[/bold]; the same command goes on from there, "
+                f"`popqorn report {folder}` shows what there is."
+            )
             raise typer.Exit(130) from None
         console.print(f"Done in {time.perf_counter() - started:.0f} s.")
         _write(console, store)
@@ -147,7 +150,7 @@ def _write(console: Console, store: Store) -> None:
     console.print(found.lead)
     for value, meaning in found.facts:
         console.print(f"  [bold]{value}[/bold] {meaning}")
-    page, *others = found.write(store.folder)
+    page, *others = found.write(store.folder, _tracker(console))
     console.print(f"Page: [bold]{page}[/bold], beside {len(others)} tables and pictures.")
 
 

@@ -26,8 +26,8 @@ def measure(
     samples: Sequence[int],
     more: Callable[[int, Row], Row],
 ) -> None:
-    """One row per sample: label, decision, the certified radius of every frame alone (untargeted, p = 2), and how far an attack
-    on the most sensitive frame gets; `more(sample, row)` adds what the experiment wants besides.
+    """One row per sample: label, decision, the certified radius of every frame alone (untargeted, p = 2), and the radius at which
+    an attack on that frame alone succeeds (None: none did); `more(sample, row)` adds what the experiment wants besides.
 
     Samples that the model decides wrongly have no radii.
     """
@@ -47,10 +47,12 @@ def _radii(model: popqorn.SequenceClassifier, inputs: Tensor, label: Tensor) -> 
     if decision != int(label):
         return {**found, "radii": None, "attacked": None}
     radii = popqorn.sensitivity(model, inputs, labels=label, norm=NORM, tolerance=TOLERANCE)[0]
-    weakest = int(radii.argmin())
-    attack = popqorn.attack(model, inputs, labels=label, norm=NORM, frames=[weakest], method="pgd")
-    reached = float(attack.radius)
-    return {**found, "radii": radii.tolist(), "attacked": reached if math.isfinite(reached) else None}
+    frames = len(radii)
+    alone = torch.eye(frames, dtype=torch.bool)
+    copies, labels = inputs.expand(frames, -1, -1), label.expand(frames)
+    attack = popqorn.attack(model, copies, labels=labels, norm=NORM, frames=alone, method="pgd")
+    attacked = [radius if math.isfinite(radius) else None for radius in attack.radius.tolist()]
+    return {**found, "radii": radii.tolist(), "attacked": attacked}
 
 
 def most_sensitive(radii: Sequence[float], count: int = 3) -> list[int]:

@@ -1,5 +1,6 @@
 """All experiments by name."""
 
+import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,13 +26,17 @@ class Experiment:
 
     def about(self, name: str, quick: bool) -> dict[str, Any]:
         """What decides the numbers."""
+        training = {key: value for key, value in asdict(self.recipe).items() if value is not None}
         return {
             "experiment": name,
             "quick": quick,
             "popqorn": popqorn.__version__,
             "torch": torch.__version__,
+            "python": platform.python_version(),
+            "method": "planes, unless a table says otherwise",
             "dtype": "float64",
-            "training": {key: value for key, value in asdict(self.recipe).items() if value is not None},
+            "training": ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in training.items()),
+            "seed": 0,
         }
 
     def open(self, name: str, folder: Path, *, quick: bool, fresh: bool) -> Store:

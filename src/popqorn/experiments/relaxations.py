@@ -17,6 +17,7 @@ from popqorn.experiments.work import fill
 
 METHODS = ("planes", "lines", "constants", "interval")
 NETWORKS = tuple(Network(kind, frames, 32) for kind in ("lstm", "gru") for frames in (4, 7, 14))
+QUICK = NETWORKS[:4]  # all LSTMs, one GRU
 SAMPLES, QUICK_SAMPLES = 100, 4
 BLOCK = 20
 TOLERANCE = 1e-2
@@ -31,11 +32,12 @@ def run(store: Store, setup: Setup) -> None:
 
 def _digits(store: Store, setup: Setup) -> None:
     digits = Digits.read(setup.data)
-    for number, network in enumerate(NETWORKS, start=1):
+    chosen = QUICK if setup.quick else NETWORKS
+    for number, network in enumerate(chosen, start=1):
         model, accuracy = digits.network(network, setup)
         store.note("networks", {"network": network.name, "accuracy": accuracy})
         certified = partial(_certified, model, digits.split(digits.test, network.frames), digits.targets)
-        title = f"{network.name} ({number} of {len(NETWORKS)})"
+        title = f"{network.name} ({number} of {len(chosen)})"
         groups = [{"network": network.name, "method": method} for method in METHODS]
         fill(store, "radii", range(setup.samples), certified, setup.track, title, groups=groups, block=BLOCK)
 

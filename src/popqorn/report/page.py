@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from popqorn.experiments.tracking import Track, silent
 from popqorn.report import svg
 
 Cell = str | int | float | None
@@ -174,7 +175,7 @@ class Report:
         lines += [f"- {name}: {value}" for name, value in self.settings.items()]
         return "\n".join(lines) + "\n"
 
-    def write(self, folder: Path) -> list[Path]:
+    def write(self, folder: Path, track: Track = silent) -> list[Path]:
         """Page, tables and pictures in `folder`; returns what was written, the page first."""
         folder.mkdir(parents=True, exist_ok=True)
         texts = {"index.html": self.html(), "report.md": self.markdown()}
@@ -183,9 +184,11 @@ class Report:
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
             written.append(folder / name)
-        for name, draw in self.figures.items():
-            draw(folder / name)
-            written.append(folder / name)
+        with track("drawing pictures", len(self.figures)) as at:
+            for number, (name, draw) in enumerate(self.figures.items(), start=1):
+                draw(folder / name)
+                written.append(folder / name)
+                at(number)
         return written
 
 

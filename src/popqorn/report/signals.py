@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from popqorn.experiments.signals import BEAT_SAMPLES, HOP, RATE
 from popqorn.experiments.store import Row, Store
 from popqorn.report import figures, svg
-from popqorn.report.frames import Frames, by_position, position_section, trend
+from popqorn.report.frames import Frames, by_position, position_section, trend_told
 from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Report, Section, Text
 
 SHOWN = 20
@@ -52,11 +52,7 @@ def _report(
 ) -> Report:
     found = Frames.of(store)
     shown: Sequence[Row] = found.right[:SHOWN]
-    correlation, positive = trend(found.right)
-    claim = (
-        f"The rank correlation of position and radius is {correlation:+.2f} on average and positive in {100 * positive:.0f} % of "
-        f"{len(found.right)} samples."
-    )
+    claim = f"Do later moments matter less? Over time {trend_told(found.right)}"
     charts = [
         Chart(
             heat(row) + svg.bars(row["radii"], [f"frame {place + 1}" for place in range(len(row["radii"]))], 80),
@@ -69,7 +65,7 @@ def _report(
         title=title,
         lead=(
             f"For {len(found.right)} {kind} this page shows how far every single moment may be changed before the network could "
-            f"decide otherwise. {found.soundness()} {claim}"
+            f"decide otherwise. {found.soundness()}"
         ),
         facts=found.facts("frame"),
         sections=[

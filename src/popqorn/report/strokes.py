@@ -6,7 +6,7 @@ from statistics import fmean, median
 from popqorn.experiments.frames import most_sensitive
 from popqorn.experiments.store import Row, Store
 from popqorn.report import figures, svg
-from popqorn.report.frames import Frames, by_position, position_section, trend
+from popqorn.report.frames import Frames, by_position, position_section, trend_told
 from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Gallery, Report, Section, Text
 
 SHOWN = 20
@@ -34,7 +34,7 @@ def report(store: Store) -> Report:
         title="Experiment II: the strokes that decide a digit",
         lead=(
             f"For {len(found.right)} handwritten digits this page shows how far every single movement of the pen may be "
-            f"changed before the network could read another digit. {found.soundness()} {' '.join(claims)}"
+            f"changed before the network could read another digit. {found.soundness()} {claims[0]}"
         ),
         facts=found.facts("frame"),
         sections=[
@@ -80,10 +80,9 @@ def _drawn(row: Row) -> tuple[str, list[list[float]], list[float], list[int]]:
 def _claims(rows: Sequence[Row]) -> list[str]:
     """The paper's two observations as numbers."""
     start = [row["radii"][0] / median(row["radii"]) for row in rows]
-    correlation, positive = trend(rows, skip=1)
     return [
         f"The paper saw that the starting point has a relatively large radius: here it exceeds its digit's median in "
         f"{100 * fmean(ratio > 1 for ratio in start):.0f} % of {len(rows)} digits (median ratio {median(start):.2f}).",
-        "It also saw that later points have larger radii than earlier ones: here the rank correlation of position and radius, "
-        f"the starting point left out, is {correlation:+.2f} on average and positive in {100 * positive:.0f} % of the digits.",
+        "It also saw that later points have larger radii than earlier ones: here, the starting point left out, "
+        + trend_told(rows, 1),
     ]
