@@ -265,8 +265,7 @@ def test_mel_bands_follow_the_pitch() -> None:
 # ---- the real data -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_networks_of_the_experiments_reach_their_accuracy(data: Path, tmp_path: Path) -> None:
-    """The quickest to train; the others' accuracies are printed by their experiments."""
+def test_a_network_of_the_experiments_reaches_its_accuracy(data: Path, tmp_path: Path) -> None:
+    """The quickest to train; the others' accuracies are in the tables of their experiments."""
     setup = Setup(data, tmp_path, 1, True, silent)
-    assert mnist.Digits.read(data).network(mnist.Network("rnn", 4, 32), setup).accuracy >= 0.95
     assert words.network(words.QUESTIONS, words.Vocabulary.read(data), setup).accuracy >= 0.88
