@@ -24,7 +24,7 @@ from popqorn.experiments.tracking import silent
 from popqorn.experiments.training import Recipe, accuracy, batches, stacked, train
 from popqorn.report.frames import spearman
 from popqorn.report.registry import REPORTS
-from popqorn.report.words import Swaps
+from popqorn.report.words import Swaps, rival, sensitive_words, verdict
 
 runner = CliRunner()
 QUICKLY = Recipe(epochs=12, batch=20, learning_rate=2e-2)
@@ -234,12 +234,13 @@ def test_the_swap_statistic_finds_a_planted_effect() -> None:
         outcomes = [{"near": "B" if (place < 3) == planted else "A"} for place in range(6)]
         return {"words": list("abcdef"), "radii": [1.0, 1.1, 1.2, 2, 3, 4], "swaps": outcomes, "decision": "A"}
 
-    found = Swaps.of([sentence(True)] * 5)
-    assert (found.sensitive, found.others) == (1.0, 0.0)
-    assert "this supports" in found.verdict
-    assert "this refutes" in Swaps.of([sentence(False)] * 5).verdict
-    assert "neither" in Swaps.of([sentence(True), sentence(False)]).verdict
-    assert "no swaps" in Swaps.of([]).verdict
+    found = Swaps.of([sentence(True)] * 5, sensitive_words)
+    assert (found.chosen, found.others) == (1.0, 0.0)
+    assert "this supports" in verdict([sentence(True)] * 5)
+    assert "this refutes" in verdict([sentence(False)] * 5)
+    assert "neither" in verdict([sentence(True), sentence(False)])
+    assert "no swaps" in verdict([])
+    assert "100 % of the underlined words are among the first three" in rival([sentence(True)])
 
 
 def test_pairs_within_a_radius_are_counted_once() -> None:
