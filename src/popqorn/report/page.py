@@ -171,6 +171,9 @@ class Report:
             if tables:
                 lines += ["", f"## {section.title}", ""]
                 lines += [part.markdown() if isinstance(part, Table) else part.text + "\n" for part in tables]
+        if self.figures:
+            lines += ["", "## Figures", ""]
+            lines += [f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in self.figures]
         lines += ["", "## Settings", ""]
         lines += [f"- {name}: {value}" for name, value in self.settings.items()]
         return "\n".join(lines) + "\n"
