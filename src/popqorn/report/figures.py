@@ -59,7 +59,7 @@ def radii(means: Mapping[tuple[str, str], Mapping[str, float]], path: Path) -> N
             axis.set(yscale="log", ylabel=f"radius, p = {norm}")
             axis.grid(alpha=0.3)
             axis.tick_params(axis="x", rotation=60)
-        axes.flat[0].legend(fontsize=7, ncols=4)
+        axes.flat[0].legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def frame_sensitivity(images: NDArray[np.floating], radii: NDArray[np.floating], titles: list[str], path: Path) -> None:
