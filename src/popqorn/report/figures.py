@@ -123,6 +123,7 @@ def pen_strokes(digits: Sequence[tuple[str, Sequence[Sequence[float]], Sequence[
             axis.scatter(*places[list(circled)].T, s=80, facecolors="none", edgecolors="#b2182b", zorder=4)
             axis.set_title(title, fontsize=9)
             axis.set_aspect("equal")
+            axis.margins(0.15)
             axis.invert_yaxis()
             axis.set_axis_off()
 
