@@ -51,7 +51,7 @@ PAPER = (
 )
 GRUS = (*(Network("gru", 4, hidden) for hidden in (32, 64, 128)), *(Network("gru", frames, 32) for frames in (7, 14)))
 NETWORKS = (*PAPER, *GRUS)
-QUICK = tuple(Network(kind, frames, 32) for kind in ("rnn", "lstm", "gru") for frames in (4, 7))
+QUICK = (Network("rnn", 4, 32), Network("rnn", 7, 32), Network("lstm", 4, 32), Network("gru", 4, 32))
 
 
 @dataclass(frozen=True)
