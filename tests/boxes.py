@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from popqorn.relax.relaxation import Box
+from popqorn.relax.relaxation import Interval
 
 LIMIT = 1e3
 
@@ -28,14 +28,14 @@ def _interval(draw: st.DrawFn) -> tuple[float, float]:
 
 
 @st.composite
-def boxes(draw: st.DrawFn, size: int = 16) -> Box:
+def boxes(draw: st.DrawFn, size: int = 16) -> Interval:
     """A box of `size` intervals."""
     drawn = draw(st.lists(_interval(), min_size=size, max_size=size))
     ends = torch.tensor(drawn, dtype=torch.float64)
-    return Box(ends[:, 0].clone(), ends[:, 1].clone())
+    return Interval(ends[:, 0].clone(), ends[:, 1].clone())
 
 
-def points(box: Box, count: int, seed: int = 0) -> Tensor:
+def points(box: Interval, count: int, seed: int = 0) -> Tensor:
     """`[count, size]` points of the box: both ends, the middle, zero if inside, points crowding the ends, and uniform ones."""
     generator = torch.Generator().manual_seed(seed)
     share = torch.rand(count, *box.lower.shape, generator=generator, dtype=box.lower.dtype)

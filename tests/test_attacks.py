@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import popqorn
 from popqorn import bundled
-from popqorn.attacks import balls
-from popqorn.attacks.run import decide
+from popqorn.readers.classifier import outputs_of
+from popqorn.regions import geometry as balls
 
 NORMS = (1.0, 1.5, 2.0, 3.0, math.inf)
 METHODS = ("pgd", "cw", "fgsm", "best")
@@ -189,7 +189,7 @@ def test_regions_mean_what_they_mean_to_certify(options: dict[str, Any]) -> None
     reached = found.radius.masked_fill(~found.success, 0)[:, None] * allowed
     assert (moved <= reached * (1 + 1e-9) + 1e-12).all()
     if "targets" in options:
-        logits = decide(model, found.adversarial[found.success])
+        logits = outputs_of(model, found.adversarial[found.success])
         assert (logits[:, 3] > logits.gather(1, found.labels[found.success].unsqueeze(1)).squeeze(1)).all()
 
 
@@ -264,58 +264,3 @@ def test_foolbox_succeeds_nowhere_that_is_called_safe(lstm: popqorn.SequenceClas
     assert succeeded.any(), "the comparison is empty if foolbox never succeeds"
     for eps, row in zip(grid, succeeded, strict=True):
         assert not (row & (ours > 1.1 * eps)).any()
-
-
-# ---- words -------------------------------------------------------------------------------------------------------------------
-
-
-def text_model() -> tuple[popqorn.SequenceClassifier, Tensor, Tensor]:
-    torch.manual_seed(11)
-    table = torch.randn(200, 6, dtype=torch.float64)
-    model = popqorn.SequenceClassifier(nn.LSTM(6, 8), nn.Linear(8, 3)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    return model, table, torch.randint(200, (8, 5))
-
-
-def test_exchanged_words_change_the_decision() -> None:
-    model, table, tokens = text_model()
-    found = popqorn.substitute(model, table, tokens)
-    labels = model(table[tokens]).argmax(-1)
-    assert found.success.all()
-    assert (model(table[found.tokens]).argmax(-1) != labels).all()
-    assert torch.equal(found.changed, (found.tokens != tokens).sum(-1))
-    assert (found.changed >= 1).all()
-    torch.testing.assert_close(found.distance, (table[found.tokens] - table[tokens]).norm(dim=-1).amax(-1))
-    radius = popqorn.certify(model, table[tokens], norm=2).radius
-    assert (found.distance > radius).all()
-
-
-def test_a_single_exchange_is_found_where_trying_all_finds_one() -> None:
-    model, table, tokens = text_model()
-    labels = model(table[tokens]).argmax(-1)
-    possible = torch.zeros(len(tokens), dtype=torch.bool)
-    for frame in range(tokens.shape[1]):
-        trial = tokens.unsqueeze(1).repeat(1, len(table), 1)
-        trial[:, :, frame] = torch.arange(len(table))
-        decisions = model(table[trial.flatten(0, 1)]).argmax(-1).unflatten(0, (len(tokens), -1))
-        possible |= (decisions != labels.unsqueeze(1)).any(1)
-    everything = popqorn.substitute(model, table, tokens, most_words=1, tries=5 * 200)
-    assert torch.equal(everything.success, possible)
-    quick = popqorn.substitute(model, table, tokens, most_words=1)
-    assert quick.success.sum() >= 0.8 * possible.sum()
-
-
-def test_limits_on_exchanges_hold() -> None:
-    model, table, tokens = text_model()
-    near = popqorn.substitute(model, table, tokens, most_distance=2.0, frames=[0, 3], most_words=1)
-    changed = near.tokens != tokens
-    assert not changed[:, [1, 2, 4]].any()
-    assert (near.changed <= 1).all()
-    assert (near.distance <= 2.0).all()
-    far_off = popqorn.substitute(model, (100 + table / 100).float(), tokens, most_distance=0.02)
-    assert (far_off.distance <= 0.02 * (1 + 1e-9)).all()
-    none = popqorn.substitute(model, table, tokens, most_distance=1e-9)
-    assert not none.success.any()
-    assert torch.equal(none.tokens, tokens)

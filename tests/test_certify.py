@@ -61,7 +61,7 @@ def test_misclassified_samples_say_so(lstm: popqorn.SequenceClassifier, digits: 
     assert found.evaluations[1] == 0
     assert all(status is Status.CERTIFIED for number, status in enumerate(found.status) if number != 1)
     assert not popqorn.verify(lstm, inputs, 0.0, labels=wrong).certified[1]
-    assert (popqorn.sensitivity(lstm, inputs[:2], labels=wrong[:2])[1] == 0).all()
+    assert (popqorn.sensitivity(lstm, inputs[:2], labels=wrong[:2]).radius[1] == 0).all()
 
 
 def test_default_labels_are_the_decisions(lstm: popqorn.SequenceClassifier, digits: tuple[Tensor, Tensor]) -> None:
@@ -80,14 +80,14 @@ def test_frames_may_be_indices_or_masks(lstm: popqorn.SequenceClassifier, digits
     each[0] = torch.tensor([True, False, False, False])
     mixed = popqorn.certify(lstm, inputs, frames=each.numpy()).radius
     torch.testing.assert_close(mixed[1:], by_index[1:], rtol=2e-3, atol=0)
-    alone = popqorn.sensitivity(lstm, inputs[:1], norm=math.inf)
+    alone = popqorn.sensitivity(lstm, inputs[:1], norm=math.inf).radius
     torch.testing.assert_close(mixed[:1], alone[:, 0], rtol=2e-3, atol=0)
     assert (popqorn.certify(lstm, inputs).radius < by_index).all()
 
 
 def test_sensitivity_is_the_radius_of_single_frames(lstm: popqorn.SequenceClassifier, digits: tuple[Tensor, Tensor]) -> None:
     inputs, _ = digits
-    found = popqorn.sensitivity(lstm, inputs[:2], tolerance=1e-4)
+    found = popqorn.sensitivity(lstm, inputs[:2], tolerance=1e-4).radius
     assert found.shape == (2, 4)
     for frame in range(4):
         single = popqorn.certify(lstm, inputs[:2], norm=2, frames=[frame], tolerance=1e-4).radius

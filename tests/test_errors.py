@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 
 import popqorn
 
@@ -40,6 +41,30 @@ class Negated(popqorn.SequenceClassifier):
         return -super().forward(inputs)
 
 
+WORDS = popqorn.Words(torch.zeros(9, 4), torch.zeros(2, 3, dtype=torch.long), {0: [1]})
+
+
+def words(**changes: Any) -> Any:
+    given = {"table": WORDS.table, "tokens": WORDS.tokens, "neighbours": WORDS.neighbours, **changes}
+    return popqorn.certify(model(), GOOD, region=popqorn.Words(**given))
+
+
+def ball(**options: Any) -> Any:
+    return popqorn.certify(model(), GOOD, region=popqorn.Ball(**options))
+
+
+def box(lower: Any, upper: Any) -> Any:
+    return popqorn.verify(model(), GOOD, region=popqorn.Box(lower, upper))
+
+
+def spec(claim: Any) -> Any:
+    return popqorn.verify(model(), GOOD, 0.1, spec=claim)
+
+
+def tagger() -> popqorn.SequenceClassifier:
+    return popqorn.SequenceClassifier(nn.LSTM(4, 5), nn.Linear(5, 3), pooling=None)
+
+
 CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "attack method": (lambda: popqorn.attack(model(), GOOD, method="deepfool"), ValueError, "method is 'deepfool'.*'pgd', 'cw'"),
     "no restarts": (lambda: popqorn.attack(model(), GOOD, restarts=0), ValueError, "restarts is 0; pass a positive"),
@@ -47,18 +72,121 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "attack norm": (lambda: popqorn.attack(model(), GOOD, norm=0.5), ValueError, "norm is 0.5"),
     "no batches": (lambda: popqorn.clever(model(), GOOD, batches=0), ValueError, "batches is 0; pass a positive"),
     "clever radius": (lambda: popqorn.clever(model(), GOOD, radius=-1), ValueError, "radius holds -1; it must be finite"),
-    "table shape": (lambda: popqorn.substitute(model(), torch.zeros(4), [[0]]), ValueError, r"table has shape \(4,\)"),
-    "NaN table": (lambda: popqorn.substitute(model(), torch.full((9, 4), math.nan), [[0]]), ValueError, "table holds NaN"),
-    "token range": (lambda: popqorn.substitute(model(), torch.zeros(9, 4), [[9]]), ValueError, "tokens hold 9.*words 0 to 8"),
-    "token kind": (
-        lambda: popqorn.substitute(model(), torch.zeros(9, 4), [[0.5]]),
-        ValueError,
-        "tokens are of dtype.*row numbers",
-    ),
+    "table shape": (lambda: words(table=torch.zeros(4)), ValueError, r"table has shape \(4,\).*\[words, features\]"),
+    "NaN table": (lambda: words(table=torch.full((9, 4), math.nan)), ValueError, "table holds NaN"),
+    "token range": (lambda: words(tokens=[[9, 0, 0], [0, 0, 0]]), ValueError, "tokens hold 9.*words 0 to 8"),
+    "token kind": (lambda: words(tokens=[[0.5]]), ValueError, "tokens are of dtype.*row numbers"),
+    "token count": (lambda: words(tokens=[[0, 0, 0]]), ValueError, "tokens are 1 sentences, but the inputs are 2"),
+    "short sentence": (lambda: words(tokens=[[0, 0, 0], [0, 0]]), ValueError, "sentence 1 has 2 words.*3 frames"),
+    "other words": (lambda: words(table=torch.ones(9, 4)), ValueError, r"inputs are not the words.*inputs=table\[tokens\]"),
+    "neighbours kind": (lambda: words(neighbours=[1, 2]), ValueError, "neighbours is a list; pass a mapping"),
+    "neighbour range": (lambda: words(neighbours={0: [9]}), ValueError, "neighbours of word 0 hold 9.*words 0 to 8"),
+    "neighbours no list": (lambda: words(neighbours={0: 3}), ValueError, "neighbours of word 0 are 3; pass a list"),
+    "most": (lambda: words(most=0), ValueError, "most is 0; pass a positive"),
     "word distance": (
-        lambda: popqorn.substitute(model(), torch.zeros(9, 4), [[0]], most_distance=-1),
+        lambda: popqorn.Words.within(torch.zeros(9, 4), [[0]], -1),
         ValueError,
-        "most_distance",
+        "distance is -1.*not negative",
+    ),
+    "half a word": (lambda: popqorn.verify(model(), GOOD, 0.5, region=WORDS), ValueError, "eps holds 0.5; this region counts"),
+    "clever of words": (lambda: popqorn.clever(model(), GOOD, region=WORDS), ValueError, "region allows finitely many inputs"),
+    "attack on words": (
+        lambda: popqorn.attack(model(), GOOD, region=WORDS, method="pgd"),
+        ValueError,
+        "'best', 'greedy', 'beam'",
+    ),
+    "region and norm": (
+        lambda: popqorn.certify(model(), GOOD, region=popqorn.Ball(2), norm=2),
+        ValueError,
+        "norm given beside region.*put them into the region",
+    ),
+    "region kind": (lambda: popqorn.certify(model(), GOOD, region="ball"), ValueError, "region is 'ball'; pass a popqorn.Ball"),
+    "region class": (
+        lambda: popqorn.certify(model(), GOOD, region=popqorn.Ball),
+        ValueError,
+        "region is <class.*pass a popqorn.Ball",
+    ),
+    "spec and labels": (
+        lambda: popqorn.certify(model(), GOOD, spec=popqorn.Tolerance(1), labels=0),
+        ValueError,
+        "labels given beside spec.*put them into the spec",
+    ),
+    "spec kind": (lambda: popqorn.certify(model(), GOOD, spec=3), ValueError, "spec is 3; pass a popqorn.Decision"),
+    "no eps": (lambda: popqorn.verify(model(), GOOD), ValueError, "eps is missing: this region grows without end"),
+    "clip kind": (lambda: ball(clip=1), ValueError, r"clip is 1; pass the two ends.*clip=\(0, 1\)"),
+    "clip shape": (
+        lambda: ball(clip=(0, torch.ones(5))),
+        ValueError,
+        r"clip's high end has shape \(5,\).*frames x features = \(3, 4\)",
+    ),
+    "clip NaN": (lambda: ball(clip=(math.nan, 1)), ValueError, "clip's low end holds NaN"),
+    "outside clip": (
+        lambda: ball(clip=(0.5, 1)),
+        ValueError,
+        "clip: inputs of sample 0 hold 0, which is outside.*clamp the inputs",
+    ),
+    "clip upside down": (lambda: ball(clip=(1, -1)), ValueError, "clip's low end lies above its high end"),
+    "total": (lambda: ball(total="yes"), ValueError, "total is 'yes'; pass True"),
+    "box shape": (
+        lambda: box(torch.zeros(7), 1),
+        ValueError,
+        r"lower has shape \(7,\).*\[batch, frames, features\] = \(2, 3, 4\)",
+    ),
+    "box NaN": (lambda: box(-1, math.inf), ValueError, "upper holds NaN or infinite"),
+    "outside box": (lambda: box(1, 2), ValueError, r"inputs: sample 0, frame 0, feature 0 is 0, outside the box \[1, 2\]"),
+    "delta": (lambda: spec(popqorn.Tolerance(0.0)), ValueError, "delta holds 0; pass positive"),
+    "delta shape": (lambda: spec(popqorn.Tolerance([1.0, 2.0])), ValueError, r"delta has shape \(2,\).*\(2, 3\)"),
+    "rows shape": (lambda: spec(popqorn.Property([1.0, 2.0])), ValueError, r"rows have shape \(2,\); pass \[rows, 3\]"),
+    "rows NaN": (lambda: spec(popqorn.Property([[math.nan, 1.0, 1.0]])), ValueError, "rows hold NaN"),
+    "offset shape": (
+        lambda: spec(popqorn.Property([[0.0, 1.0, 1.0]], [1.0, 2.0])),
+        ValueError,
+        r"offset has shape \(2,\).*\(1,\)",
+    ),
+    "offset NaN": (lambda: spec(popqorn.Property([[0.0, 1.0, 1.0]], math.inf)), ValueError, "offset holds NaN or infinite"),
+    "no steps": (lambda: popqorn.certify(model(), GOOD, per_step=True), ValueError, "per_step is asked for.*pooling=None"),
+    "step labels": (
+        lambda: popqorn.certify(tagger(), GOOD, labels=[0, 1]),
+        ValueError,
+        r"labels have shape \(2,\).*shape \(2, 3\)",
+    ),
+    "steps of no decision": (
+        lambda: popqorn.certify(tagger(), GOOD, spec=popqorn.Tolerance(1), per_step=True),
+        ValueError,
+        "per_step is asked for, but spec is no Decision",
+    ),
+    "lengths count": (lambda: popqorn.certify(model(), GOOD, lengths=[3]), ValueError, r"lengths have shape \(1,\).*\(2,\)"),
+    "lengths range": (
+        lambda: popqorn.certify(model(), GOOD, lengths=[3, 4]),
+        ValueError,
+        "lengths: sample 1 has 4.*1 to 3 frames",
+    ),
+    "lengths kind": (
+        lambda: popqorn.certify(model(), GOOD, lengths=[3.0, 2.0]),
+        ValueError,
+        "lengths are of dtype.*whole numbers",
+    ),
+    "lengths twice": (
+        lambda: popqorn.certify(model(), pack_sequence([GOOD[0]]), lengths=[3]),
+        ValueError,
+        "lengths are given beside a PackedSequence",
+    ),
+    "ragged features": (
+        lambda: popqorn.certify(model(), [torch.zeros(2, 4), torch.zeros(3, 5)]),
+        ValueError,
+        r"inputs\[1\] has 5 features per frame, but inputs\[0\] has 4",
+    ),
+    "curve sizes": (lambda: popqorn.curve(model(), GOOD, 0.1), ValueError, r"eps has shape \(\); pass a list of sizes"),
+    "progress": (
+        lambda: popqorn.certify(model(), GOOD, progress="yes"),
+        ValueError,
+        "progress is 'yes'; pass True, or a function",
+    ),
+    "call": (lambda: popqorn.estimate_cost(model(), GOOD, call="attack"), ValueError, "call is 'attack'; pass one of 'certify'"),
+    "suffix": (
+        lambda: popqorn.certify(model(), GOOD, method="interval").save("proof.pt"),
+        ValueError,
+        r"path: 'proof\.pt' ends in '\.pt'; end it in \.npz or \.json",
     ),
     "NaN weight": (
         lambda: popqorn.certify(spoilt(math.nan, "rnn.weight_hh_l0"), GOOD),
@@ -73,7 +201,12 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "feature size": (lambda: popqorn.certify(model(), GOOD[..., :3]), ValueError, "inputs have 3 features.*takes 4"),
     "zero frames": (lambda: popqorn.certify(model(), GOOD[:, :0]), ValueError, r"inputs have shape \(2, 0, 4\).*at least one"),
     "zero samples": (lambda: popqorn.certify(model(), GOOD[:0]), ValueError, "at least one sample"),
-    "ragged input": (lambda: popqorn.certify(model(), [[1.0], [1.0, 2.0]]), ValueError, "inputs cannot be made a tensor"),
+    "flat input": (
+        lambda: popqorn.certify(model(), [[1.0], [1.0, 2.0]]),
+        ValueError,
+        r"inputs\[0\] has shape \(1,\); every sequence",
+    ),
+    "text input": (lambda: popqorn.certify(model(), ["a", "b"]), ValueError, r"inputs\[0\] cannot be made a tensor"),
     "label range": (lambda: popqorn.certify(model(), GOOD, labels=[0, 3]), ValueError, "labels hold 3.*classes 0 to 2"),
     "negative label": (lambda: popqorn.certify(model(), GOOD, labels=[-1, 0]), ValueError, "labels hold -1"),
     "label shape": (lambda: popqorn.certify(model(), GOOD, labels=[0]), ValueError, r"labels have shape \(1,\).*\(2,\)"),
@@ -139,9 +272,13 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "head: .*takes 6 features, but 5 arrive",
     ),
-    "one class": (lambda: popqorn.certify(model(head=nn.Linear(5, 1)), GOOD), ValueError, "model: its head has 1 output"),
+    "one class": (
+        lambda: popqorn.certify(model(head=nn.Linear(5, 1)), GOOD),
+        ValueError,
+        "model has 1 output.*popqorn.Tolerance.*popqorn.bounds",
+    ),
     "foreign rnn": (lambda: popqorn.SequenceClassifier(nn.LSTMCell(4, 5), nn.Linear(5, 3)), TypeError, "rnn is a LSTMCell"),
-    "pooling": (lambda: popqorn.SequenceClassifier(nn.GRU(4, 5), nn.Linear(5, 3), "max"), ValueError, "pooling is 'max'.*'mean'"),
+    "pooling": (lambda: popqorn.SequenceClassifier(nn.GRU(4, 5), nn.Linear(5, 3), "sum"), ValueError, "pooling is 'sum'.*'mean'"),
     "initial state": (
         lambda: popqorn.SequenceClassifier(nn.GRU(4, 5), nn.Linear(5, 3), initial_state=torch.zeros(1, 1, 5)),
         ValueError,
@@ -158,7 +295,7 @@ def test_bad_input_is_named(case: str) -> None:
 
 
 def test_norm_must_be_a_number() -> None:
-    from popqorn.checks import check_norm
+    from popqorn.reading import read_norm
 
     with pytest.raises(ValueError, match="norm is 'two'"):
-        check_norm("two")
+        read_norm("two")

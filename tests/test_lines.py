@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from boxes import boxes, points
-from popqorn import activations
-from popqorn.activations import Activation, Sigmoidal, Smooth
 from popqorn.relax.lines import certified_minimum, image, lines
-from popqorn.relax.relaxation import Box
+from popqorn.relax.relaxation import Interval
+from popqorn.tape import activations
+from popqorn.tape.activations import Activation, Sigmoidal, Smooth
 
 ACTIVATIONS = [
     activations.TANH,
@@ -41,14 +41,14 @@ ACTIVATIONS = [
 each_activation = pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: activation.name)
 
 
-def interval(lower: float, upper: float) -> Box:
-    return Box(torch.tensor([lower], dtype=torch.float64), torch.tensor([upper], dtype=torch.float64))
+def interval(lower: float, upper: float) -> Interval:
+    return Interval(torch.tensor([lower], dtype=torch.float64), torch.tensor([upper], dtype=torch.float64))
 
 
 @each_activation
 @settings(max_examples=40)
 @given(box=boxes(16))
-def test_function_lies_between_its_lines(activation: Activation, box: Box) -> None:
+def test_function_lies_between_its_lines(activation: Activation, box: Interval) -> None:
     # 20 activations x 40 examples x 16 boxes x 256 points: 3.3 million
     relaxation = lines(activation, box)
     x = points(box, 256)
@@ -63,7 +63,7 @@ def test_function_lies_between_its_lines(activation: Activation, box: Box) -> No
 @each_activation
 @settings(max_examples=20)
 @given(box=boxes(16))
-def test_image_holds_all_values(activation: Activation, box: Box) -> None:
+def test_image_holds_all_values(activation: Activation, box: Interval) -> None:
     values = activation.function(points(box, 256))
     found = image(activation, box)
     assert (found.lower <= values).all()
@@ -76,7 +76,7 @@ def test_gap_at_the_middle_is_the_envelope_gap(activation: Activation, dtype: to
     """Least area means greatest value at the middle: compare with the convex hull of a fine sampling."""
     centers = 2 * torch.randn(200, dtype=dtype)
     widths = 3 * torch.rand(200, dtype=dtype) + 0.01
-    box = Box(centers - widths, centers + widths)
+    box = Interval(centers - widths, centers + widths)
     relaxation = lines(activation, box)
     for i in range(0, 200, 5):
         x = torch.linspace(float(box.lower[i]), float(box.upper[i]), 801, dtype=torch.float64)
@@ -116,7 +116,7 @@ def test_chord_touches_both_ends_and_tangent_is_tangent(activation: Activation) 
 def test_zero_width_lines_meet_the_function() -> None:
     x = torch.tensor([-700.0, -3.0, 0.0, 0.4, 900.0], dtype=torch.float64)
     for activation in ACTIVATIONS:
-        relaxation = lines(activation, Box(x, x))
+        relaxation = lines(activation, Interval(x, x))
         value = activation.function(x)
         for line in (relaxation.lower, relaxation.upper):
             torch.testing.assert_close(line(x), value, rtol=1e-12, atol=1e-11 + 2 * activation.slack)

@@ -9,11 +9,11 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from boxes import boxes, points
-from popqorn.program import GateKind
-from popqorn.relax.envelope import envelope_slopes, planes
-from popqorn.relax.planes import GateBox, lowest_point, offset
-from popqorn.relax.relaxation import Box, Relaxation
+from popqorn.relax.minimum import GateBox, lowest_point, offset
+from popqorn.relax.planes import envelope_slopes, planes
+from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.relax.weak import gate_constants, gate_lines
+from popqorn.tape.ops import GateKind
 
 RELAXATIONS = {"planes": planes, "lines": gate_lines, "constants": gate_constants}
 both_gates = pytest.mark.parametrize("kind", list(GateKind), ids=["identity", "tanh"])
@@ -23,18 +23,18 @@ def gate(kind: GateKind, v: Tensor, z: Tensor) -> Tensor:
     return torch.sigmoid(v) * kind.factor(z)
 
 
-def random_boxes(count: int, spread: float, seed: int = 0) -> tuple[Box, Box]:
+def random_boxes(count: int, spread: float, seed: int = 0) -> tuple[Interval, Interval]:
     generator = torch.Generator().manual_seed(seed)
     center = spread * torch.randn(2, count, generator=generator, dtype=torch.float64)
     half = spread * torch.rand(2, count, generator=generator, dtype=torch.float64) + 1e-3
-    return Box(center[0] - half[0], center[0] + half[0]), Box(center[1] - half[1], center[1] + half[1])
+    return Interval(center[0] - half[0], center[0] + half[0]), Interval(center[1] - half[1], center[1] + half[1])
 
 
 @both_gates
 @pytest.mark.parametrize("name", list(RELAXATIONS))
 @settings(max_examples=60)
 @given(v=boxes(16), z=boxes(16))
-def test_relaxation_never_crosses_gate(name: str, kind: GateKind, v: Box, z: Box) -> None:
+def test_relaxation_never_crosses_gate(name: str, kind: GateKind, v: Interval, z: Interval) -> None:
     # 6 cases x 60 examples x 16 boxes x 1024 points: 5.9 million
     relaxation = RELAXATIONS[name](kind, v, z)
     x = points(v, 1024, seed=1)
@@ -52,7 +52,7 @@ def test_relaxation_never_crosses_gate(name: str, kind: GateKind, v: Box, z: Box
 @both_gates
 @settings(max_examples=60)
 @given(v=boxes(16), z=boxes(16), a=st.floats(-1, 1), b=st.floats(-1, 2))
-def test_offset_is_sound_for_any_slopes(kind: GateKind, v: Box, z: Box, a: float, b: float) -> None:
+def test_offset_is_sound_for_any_slopes(kind: GateKind, v: Interval, z: Interval, a: float, b: float) -> None:
     slope_a, slope_b = torch.full_like(v.lower, a), torch.full_like(v.lower, b)
     c = offset(GateBox.of(kind, v, z), slope_a, slope_b)
     x, y = points(v, 1024, seed=1), points(z, 1024, seed=2)
@@ -119,8 +119,8 @@ def test_plane_is_within_one_percent_of_the_best(kind: GateKind, side: str) -> N
 @both_gates
 def test_thin_boxes_keep_their_curvature(kind: GateKind) -> None:
     """A box without width in z (or v) leaves a function of one variable; its plane must be as tight as a line would be."""
-    v = Box(torch.tensor([-2.0, 0.3], dtype=torch.float64), torch.tensor([1.0, 0.3], dtype=torch.float64))
-    z = Box(torch.tensor([0.7, -1.0], dtype=torch.float64), torch.tensor([0.7, 2.0], dtype=torch.float64))
+    v = Interval(torch.tensor([-2.0, 0.3], dtype=torch.float64), torch.tensor([1.0, 0.3], dtype=torch.float64))
+    z = Interval(torch.tensor([0.7, -1.0], dtype=torch.float64), torch.tensor([0.7, 2.0], dtype=torch.float64))
     relaxation: Relaxation = planes(kind, v, z)
     middle = (v.lower + v.upper) / 2, (z.lower + z.upper) / 2
     gap = relaxation.upper(*middle) - relaxation.lower(*middle)
@@ -131,7 +131,7 @@ def test_thin_boxes_keep_their_curvature(kind: GateKind) -> None:
 def test_zero_width_planes_meet_the_gate(kind: GateKind) -> None:
     v = torch.tensor([-800.0, -2.0, 0.0, 0.1, 800.0], dtype=torch.float64)
     z = torch.tensor([3.0, -1.0, 0.0, 1e-12, -900.0], dtype=torch.float64)
-    relaxation = planes(kind, Box(v, v), Box(z, z))
+    relaxation = planes(kind, Interval(v, v), Interval(z, z))
     for plane in (relaxation.lower, relaxation.upper):
         torch.testing.assert_close(plane(v, z), gate(kind, v, z), rtol=1e-12, atol=1e-12)
 
@@ -151,8 +151,8 @@ def test_stopping_early_stays_sound(kind: GateKind) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_offset_is_sound_where_tanh_has_saturated(kind: GateKind, dtype: torch.dtype) -> None:
     """Slopes so small that `1 - tanh(z)^2` at the minimum is below the rounding of 1."""
-    v = Box(torch.full((200,), 2.0, dtype=dtype), torch.full((200,), 2.0, dtype=dtype))
-    z = Box(torch.full((200,), -1000.0, dtype=dtype), torch.full((200,), -5.0, dtype=dtype))
+    v = Interval(torch.full((200,), 2.0, dtype=dtype), torch.full((200,), 2.0, dtype=dtype))
+    z = Interval(torch.full((200,), -1000.0, dtype=dtype), torch.full((200,), -5.0, dtype=dtype))
     b = torch.logspace(-30, -2, 200, dtype=torch.float64).to(dtype)
     a = torch.zeros_like(b)
     c = offset(GateBox.of(kind, v, z), a, b).double()
@@ -168,7 +168,7 @@ def test_saturated_boxes_lose_nothing(dtype: torch.dtype) -> None:
     """A closed gate on a saturated tanh is flat, and so are its planes, as far as the precision goes."""
     v, z = torch.meshgrid(torch.linspace(-12, 12, 60, dtype=dtype), torch.linspace(-14, 14, 60, dtype=dtype), indexing="ij")
     v, z = v.flatten(), z.flatten()
-    found = planes(GateKind.TANH, Box(v, v + 0.14), Box(z, z + 0.12))
+    found = planes(GateKind.TANH, Interval(v, v + 0.14), Interval(z, z + 0.12))
     middle = v + 0.07, z + 0.06
     gap = found.upper(*middle) - found.lower(*middle)
     assert (gap >= 0).all()

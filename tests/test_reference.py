@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import paper_reference as paper
-from popqorn import SequenceClassifier
-from popqorn.bounds.relaxed import RelaxedTape, relax
-from popqorn.models.classifier import tape_of
-from popqorn.region import Region
+from popqorn import Ball, SequenceClassifier
+from popqorn.bounds.inner import RelaxedTape, relax
+from popqorn.readers.classifier import tape_of
 from popqorn.relax.methods import METHODS
 from popqorn.relax.relaxation import Relaxation
+from sets import around
 
 FRAMES, FEATURES, HIDDEN, CLASSES = 3, 4, 5, 3
 NORMS = (1.0, 1.5, 2.0, 3.0, math.inf)
@@ -33,8 +33,7 @@ def random_model(kind: type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]) -> SequenceC
 
 def relaxed(model: SequenceClassifier, inputs: Tensor, norm: float, method: str) -> RelaxedTape:
     tape = tape_of(model, FRAMES, dtype=torch.float64, device=inputs.device)
-    region = Region(inputs, torch.full((1,), EPS, dtype=torch.float64), torch.ones(1, FRAMES, 1, dtype=torch.float64), norm)
-    return relax(tape, region, METHODS[method])
+    return relax(tape, around(inputs, EPS, Ball(norm)), METHODS[method])
 
 
 def neurons(relaxation: Relaxation) -> paper.Neurons:
@@ -89,7 +88,7 @@ def test_engine_is_the_papers_closed_form(cell: str, method: str, norm: float) -
     inputs = torch.randn(1, FRAMES, FEATURES, dtype=torch.float64)
     found = relaxed(model, inputs, norm, method)
     identity = torch.eye(CLASSES, dtype=torch.float64).unsqueeze(0)
-    lower, upper = found.least(identity)[0], -found.least(-identity)[0]
+    lower, upper = found.lower(identity)[0], -found.lower(-identity)[0]
 
     weights, frames, relaxations = weights_of(model, gates), list(inputs[0].numpy()), per_frame(found, names)
     if cell == "rnn":

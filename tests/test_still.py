@@ -1,14 +1,17 @@
 """Frames that may not move: what depends on them alone is a constant, and bounds are what they would be without knowing that."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import popqorn
-from popqorn.bounds.relaxed import relax
-from popqorn.models.classifier import tape_of
-from popqorn.region import Region
+from popqorn.bounds import chunks
+from popqorn.bounds.inner import relax
+from popqorn.readers.classifier import tape_of
 from popqorn.relax.methods import METHODS
+from sets import around
 
 FRAMES, FEATURES, HIDDEN, CLASSES = 5, 3, 4, 3
 MODELS = {
@@ -33,14 +36,13 @@ MODELS = {
 def test_bounds_do_not_depend_on_knowing_what_stands_still(kind: str, method: str, moving: tuple[int, ...]) -> None:
     tape = tape_of(MODELS[kind]().eval(), FRAMES, dtype=torch.float64, device=torch.device("cpu"))
     center = torch.randn(3, FRAMES, FEATURES, dtype=torch.float64)
-    share = torch.zeros(1, FRAMES, 1, dtype=torch.float64)
-    share[:, list(moving)] = 1
     eps = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
     rows = torch.randn(1, 6, CLASSES, dtype=torch.float64)
-    still = frozenset(range(FRAMES)) - set(moving)
-    knowing = relax(tape, Region(center, eps, share, 2.0, still), METHODS[method])
-    plain = relax(tape, Region(center, eps, share, 2.0), METHODS[method])
-    torch.testing.assert_close(knowing.least(rows), plain.least(rows), rtol=1e-6, atol=1e-6)
+    allowed = around(center, eps, popqorn.Ball(2, frames=list(moving)))
+    assert allowed.still == frozenset(range(FRAMES)) - set(moving)
+    knowing = relax(tape, allowed, METHODS[method])
+    plain = relax(tape, replace(allowed, still=frozenset()), METHODS[method])
+    torch.testing.assert_close(knowing.lower(rows), plain.lower(rows), rtol=1e-6, atol=1e-6)
     assert len(knowing.relaxations) < len(plain.relaxations) or kind == "both ways" or 0 in moving
 
 
@@ -48,7 +50,7 @@ def test_bounds_do_not_depend_on_knowing_what_stands_still(kind: str, method: st
 def test_sensitivity_is_what_certify_finds_for_each_frame(kind: str) -> None:
     model = MODELS[kind]().eval()
     inputs = torch.randn(3, FRAMES, FEATURES)
-    radii = popqorn.sensitivity(model, inputs, norm=2)
+    radii = popqorn.sensitivity(model, inputs, norm=2).radius
     for frame in range(FRAMES):
         alone = popqorn.certify(model, inputs, frames=[frame], norm=2).radius
         torch.testing.assert_close(radii[:, frame], alone, rtol=2e-3, atol=0)
@@ -60,9 +62,9 @@ def test_groups_of_frames_do_not_change_radii(monkeypatch: pytest.MonkeyPatch) -
         model.head.bias.zero_()
         for parameter in model.rnn.parameters():
             parameter.mul_(3)
-    whole = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4)
-    monkeypatch.setattr("popqorn.api.ENTRIES_TOGETHER", 1)
-    each = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4)
+    whole = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4).radius
+    monkeypatch.setattr(chunks, "FRAME_ENTRIES", 1)
+    each = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4).radius
     finite = whole < 100
     assert finite.any()
     torch.testing.assert_close(each[finite], whole[finite], rtol=2e-4, atol=0)

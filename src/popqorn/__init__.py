@@ -2,41 +2,58 @@
 
 >>> import popqorn
 >>> model = popqorn.SequenceClassifier(rnn, head)  # your nn.RNN / nn.LSTM / nn.GRU and nn.Linear
->>> popqorn.certify(model, inputs, norm=2).radius
+>>> popqorn.certify(model, inputs, region=popqorn.Ball(2, clip=(0, 1))).radius
 """
 
 from popqorn._version import __version__
-from popqorn.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
-from popqorn.api import LogitBounds, Verification, bounds, certify, sensitivity, verify
+from popqorn.api import bounds, certify, curve, sensitivity, verify
 from popqorn.attacks.run import AttackResult, attack
-from popqorn.attacks.words import SubstitutionResult, substitute
-from popqorn.certificate import Certificate, Status
-from popqorn.comparison import Bracket, bracket
-from popqorn.estimate import CleverResult, clever
-from popqorn.models.classifier import SequenceClassifier, register_activation
+from popqorn.bracket import Bracket, bracket
+from popqorn.certificate import Bounds, Certificate, Curve, Sensitivity, Verification
+from popqorn.clever import CleverResult, clever
+from popqorn.cost import Cost, estimate_cost
+from popqorn.readers.classifier import SequenceClassifier
+from popqorn.readers.heads import register_activation
+from popqorn.regions.ball import Ball
+from popqorn.regions.box import Box
+from popqorn.regions.words import Words
+from popqorn.specs.decision import Decision
+from popqorn.specs.property import Property
+from popqorn.specs.tolerance import Tolerance
+from popqorn.status import Status
+from popqorn.tape.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
 
 __all__ = [
     "Activation",
     "AttackResult",
+    "Ball",
+    "Bounds",
+    "Box",
     "Bracket",
     "Certificate",
     "CleverResult",
-    "LogitBounds",
+    "Cost",
+    "Curve",
+    "Decision",
     "PiecewiseLinear",
+    "Property",
+    "Sensitivity",
     "SequenceClassifier",
     "Sigmoidal",
     "Smooth",
     "Status",
-    "SubstitutionResult",
+    "Tolerance",
     "Verification",
+    "Words",
     "__version__",
     "attack",
     "bounds",
     "bracket",
     "certify",
     "clever",
+    "curve",
+    "estimate_cost",
     "register_activation",
     "sensitivity",
-    "substitute",
     "verify",
 ]

@@ -1,36 +1,22 @@
-"""The public functions: certify, sensitivity, bounds, verify."""
+"""The public functions that prove: certify, sensitivity, verify, bounds, curve. Thin: read the arguments, call one stage each."""
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from popqorn import checks
 from popqorn._typing import Bool, Float
-from popqorn.bounds.first_order import first_order
-from popqorn.certificate import Certificate, Status
-from popqorn.problem import Problem
-from popqorn.search import SearchResult, largest_eps
-from popqorn.spec import Margins
-
-ENTRIES_TOGETHER = 8
-
-
-class LogitBounds(NamedTuple):
-    """`lower <= logit <= upper` for every input of the region (the paper's gamma)."""
-
-    lower: Float[Tensor, "batch classes"]
-    upper: Float[Tensor, "batch classes"]
-
-
-class Verification(NamedTuple):
-    """`margins[b, j]`: a proven lower bound of `logit[label] - logit[j]` (inf where none was asked for); are all positive?"""
-
-    margins: Float[Tensor, "batch classes"]
-    certified: Bool[Tensor, " batch"]
+from popqorn.attacks.run import attack
+from popqorn.bounds.chunks import frame_groups
+from popqorn.certificate import Bounds, Certificate, Curve, Sensitivity, Verification
+from popqorn.progress import Watch
+from popqorn.reading import read_tensor, read_tolerance
+from popqorn.search import SearchResult, largest_size
+from popqorn.status import Status
+from popqorn.task import Question, Task, read_region, read_spec
 
 
 @torch.inference_mode(False)
@@ -38,57 +24,67 @@ def certify(
     model: nn.Module,
     inputs: Any,
     *,
+    region: Any = None,
+    spec: Any = None,
     labels: Any = None,
     targets: Any = None,
-    norm: float = math.inf,
+    norm: float | None = None,
     frames: Any = None,
     scale: Any = None,
+    lengths: Any = None,
     method: str = "planes",
     tolerance: float = 1e-3,
     per_target: bool = False,
+    per_step: bool = False,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
+    progress: Any = None,
 ) -> Certificate:
-    """The largest perturbation of `inputs` that provably leaves the decisions of `model` unchanged.
+    """The largest perturbation of `inputs` for which what must hold is proven: by default, that the decisions of `model` stay.
 
-    Every frame `x_k` may move to any `x` with `||x - x_k||_norm <= radius`.
-
-    - `inputs`: `[batch, frames, features]`.
-    - `labels`: one class per sample; by default the model's own decisions.
-    - `targets`: one class per sample that must not overtake the label; None for all other classes.
-    - `norm`: any number >= 1, or inf.
-    - `frames`: which frames may move: indices, or a boolean mask `[frames]` or `[batch, frames]`; None for all.
-    - `scale`: each frame's (`[frames]`) or feature's (`[frames, features]`) own share of the radius.
+    - `inputs`: `[batch, frames, features]`, a list of sequences of any lengths, or a `PackedSequence`; with `lengths` (one per
+      sample) a padded tensor. Padding never moves and never counts.
+    - `region`: what may happen to them: `popqorn.Ball` (the default, p = inf), `Box`, `Words`. `norm`, `frames` and `scale` are
+      short forms: `norm=2` is `region=Ball(2)`.
+    - `spec`: what must hold: `popqorn.Decision` (the default), `Tolerance`, `Property`; `labels` and `targets` are short forms of
+      a `Decision`.
     - `method`: `"planes"` (the tightest), the paper's `"lines"` and `"constants"`, or `"interval"`.
     - `tolerance`: relative width to which the radius is searched.
-    - `per_target`: also find the radius against every class alone (`Certificate.target_radius`).
+    - `per_target`: also find the radius of every margin alone (`Certificate.target_radius`); `per_step`: of every step's decision
+      alone, for outputs `[batch, steps, classes]` (`Certificate.step_radius`).
     - `chunk_rows`: how many rows (over the batch) a backward walk may hold at once; None to have it chosen.
+    - `progress`: True for a line on standard error, or a function of what is done and the total. A call that is stopped (Ctrl-C)
+      returns what is done.
 
     >>> certificate = certify(model, digits, norm=2)
     >>> certificate.radius, certificate.status
     """
     started = time.perf_counter()
-    problem = Problem.read(model, inputs, norm, frames, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
-    tolerance = checks.check_tolerance(tolerance)
-    margins, correct = problem.margins(labels, targets)
-    result = _search(problem, margins, correct, tolerance)
-    target_radius = _target_radius(problem, margins, correct, tolerance) if per_target else None
+    question = Question.read(
+        model,
+        inputs,
+        lengths=lengths,
+        region=read_region(region, norm, frames, scale),
+        spec=read_spec(spec, labels, targets),
+        method=method,
+        chunk_rows=chunk_rows,
+        dtype=dtype,
+    )
+    tolerance = read_tolerance(tolerance)
+    watch = Watch(progress, "certify", _searches(question.tasks, per_target, per_step))
+    found = [largest_size(task, tolerance, watch) for task in question.tasks]
+    by_target = [_each(task, None, tolerance, watch) for task in question.tasks] if per_target else None
+    by_step = [_each(task, task.margins.steps, tolerance, watch) for task in question.tasks] if per_step else None
     return Certificate(
-        radius=result.eps,
-        status=_status(result, correct),
-        margins=_by_class(result.margins, margins),
-        evaluations=result.evaluations,
-        labels=margins.labels,
-        targets=None if targets is None else margins.targets[:, 0],
-        target_radius=target_radius,
+        radius=question.together([result.eps for result in found]),
+        status=question.in_order([_statuses(result, task) for result, task in zip(found, question.tasks, strict=True)]),
+        margins=question.tables([result.margins for result in found]),
+        evaluations=question.together([result.evaluations for result in found]),
+        **question.decisions(),
+        target_radius=None if by_target is None else question.tables(by_target),
+        step_radius=None if by_step is None else question.together(by_step),
         seconds=time.perf_counter() - started,
-        settings=problem.settings(
-            method=problem.method.name,
-            tolerance=tolerance,
-            targeted=targets is not None,
-            frames="all" if frames is None else "chosen",
-            scale="one" if scale is None else "given",
-        ),
+        settings={**question.settings, "method": method, "tolerance": tolerance},
     )
 
 
@@ -97,131 +93,326 @@ def sensitivity(
     model: nn.Module,
     inputs: Any,
     *,
+    region: Any = None,
+    spec: Any = None,
     labels: Any = None,
     targets: Any = None,
-    norm: float = 2,
+    norm: float | None = None,
     scale: Any = None,
+    lengths: Any = None,
     method: str = "planes",
     tolerance: float = 1e-3,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
-) -> Float[Tensor, "batch frames"]:
+    progress: Any = None,
+) -> Sensitivity:
     """The certified radius of every frame when it alone may move: small values mark the frames that decide.
 
-    Arguments are those of `certify`. Misclassified samples have radius 0 throughout.
+    Arguments are those of `certify`; the norm is 2 by default, as in the paper. Misclassified samples have radius 0 throughout.
+
+    >>> sensitivity(model, digits).radius  # [batch, frames]
     """
-    problem = Problem.read(model, inputs, norm, None, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
-    tolerance = checks.check_tolerance(tolerance)
-    margins, correct = problem.margins(labels, targets)
-    batch, frames, _ = problem.inputs.shape
-    radii = problem.inputs.new_zeros(batch, frames)
-    # What lies before the first frame of a group is a constant: small groups are cheap, but too few entries at once are slow.
-    for group in torch.arange(frames, device=radii.device).split(-(-ENTRIES_TOGETHER // batch)):
-        sample = torch.arange(batch, device=radii.device).repeat(len(group))
-        each = problem.select(sample).alone(group.repeat_interleave(batch))
-        radii[:, group] = _search(each, margins.select(sample), correct[sample], tolerance).eps.unflatten(0, (-1, batch)).T
-    return radii
-
-
-@torch.inference_mode(False)
-def bounds(
-    model: nn.Module,
-    inputs: Any,
-    eps: Any,
-    *,
-    norm: float = math.inf,
-    frames: Any = None,
-    scale: Any = None,
-    method: str = "planes",
-    chunk_rows: int | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> LogitBounds:
-    """A lower and an upper bound of every logit while each frame moves by at most `eps` (a number, or one per sample)."""
-    problem = Problem.read(model, inputs, norm, frames, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
-    eps = checks.check_eps(eps, len(problem.inputs), problem.inputs)
-    identity = torch.eye(problem.tape.outputs, dtype=dtype, device=problem.inputs.device)
-    rows = torch.cat([identity, -identity]).unsqueeze(0)
-    found = _in_blocks(problem, rows.shape[1], lambda part, index: part.relaxed(eps[index]).least(rows))
-    lower, upper = found.chunk(2, dim=1)
-    return LogitBounds(lower, -upper)
+    started = time.perf_counter()
+    question = Question.read(
+        model,
+        inputs,
+        lengths=lengths,
+        region=read_region(region, norm, None, scale, default_norm=2.0),
+        spec=read_spec(spec, labels, targets),
+        method=method,
+        chunk_rows=chunk_rows,
+        dtype=dtype,
+    )
+    tolerance = read_tolerance(tolerance)
+    watch = Watch(progress, "sensitivity", sum(len(task) * task.tape.frames for task in question.tasks))
+    radii: list[Tensor] = []
+    statuses: list[list[tuple[Status, ...]]] = []
+    for task in question.tasks:
+        radius, status = _frame_by_frame(task, tolerance, watch)
+        radii.append(radius)
+        statuses.append(status)
+    return Sensitivity(
+        radius=question.together(radii),
+        status=question.in_order(statuses),
+        **question.decisions(),
+        seconds=time.perf_counter() - started,
+        settings={**question.settings, "method": method, "tolerance": tolerance},
+    )
 
 
 @torch.inference_mode(False)
 def verify(
     model: nn.Module,
     inputs: Any,
-    eps: Any,
+    eps: Any = None,
     *,
+    region: Any = None,
+    spec: Any = None,
     labels: Any = None,
     targets: Any = None,
-    norm: float = math.inf,
+    norm: float | None = None,
     frames: Any = None,
     scale: Any = None,
+    lengths: Any = None,
     method: str = "planes",
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
+    progress: Any = None,
 ) -> Verification:
-    """The margins proven while each frame moves by at most `eps` (a number, or one per sample), and whether they certify."""
-    problem = Problem.read(model, inputs, norm, frames, scale, method=method, chunk_rows=chunk_rows, dtype=dtype)
-    eps = checks.check_eps(eps, len(problem.inputs), problem.inputs)
-    margins, correct = problem.margins(labels, targets)
-    rows = margins.rows(dtype)
-    found = _in_blocks(problem, rows.shape[1], lambda part, index: part.relaxed(eps[index]).least(rows[index]))
-    return Verification(_by_class(found, margins), correct & (found > 0).all(-1))
+    """Whether what must hold is proven at size `eps` of the region (a number, or one per sample), and by what margins.
 
+    `Box` and `Words` have a size of their own and need no eps. The other arguments are those of `certify`.
 
-# ---- from tensors to results -------------------------------------------------------------------------------------------------
-
-
-def _in_blocks(problem: Problem, rows: int, bound: Callable[[Problem, Tensor], Tensor]) -> Tensor:
-    return torch.cat([bound(problem.select(index), index) for index in problem.blocks(rows)])
-
-
-def _search(problem: Problem, margins: Margins, correct: Tensor, tolerance: float) -> SearchResult:
-    rows = margins.rows(problem.inputs.dtype)
-    parts = []
-    for index in problem.blocks(rows.shape[1]):
-        part, part_rows = problem.select(index), rows[index]
-        values, rates = first_order(part.tape, part.region(part.inputs.new_zeros(len(index))), part_rows)
-        values = torch.where(correct[index].unsqueeze(1), values, -values.abs())
-        parts.append(
-            largest_eps(
-                lambda entries, eps, part=part, rows=part_rows: part.select(entries).relaxed(eps).least(rows[entries]),  # type: ignore[misc]
-                values,
-                rates,
-                tolerance,
-                part.depth.expand(len(index)),
-            )
-        )
-    return SearchResult(
-        torch.cat([part.eps for part in parts]),
-        torch.cat([part.failed for part in parts]),
-        torch.cat([part.margins for part in parts]),
-        torch.cat([part.evaluations for part in parts]),
+    >>> verify(model, digits, 0.01).certified.double().mean()  # certified accuracy at 0.01
+    """
+    started = time.perf_counter()
+    question = Question.read(
+        model,
+        inputs,
+        lengths=lengths,
+        region=read_region(region, norm, frames, scale),
+        spec=read_spec(spec, labels, targets),
+        method=method,
+        chunk_rows=chunk_rows,
+        dtype=dtype,
+    )
+    sizes = question.sizes(eps)
+    watch = Watch(progress, "verify", question.batch)
+    found = [_proven(task, size, watch) for task, size in zip(question.tasks, sizes, strict=True)]
+    status = question.in_order([_verdicts(*one, task) for one, task in zip(found, question.tasks, strict=True)])
+    return Verification(
+        certified=torch.tensor([each is Status.CERTIFIED for each in status], device=question.groups[0].values.device),
+        status=status,
+        margins=question.tables([bound for bound, _ in found]),
+        eps=question.together(sizes),
+        **question.decisions(),
+        seconds=time.perf_counter() - started,
+        settings={**question.settings, "method": method},
     )
 
 
-def _target_radius(problem: Problem, margins: Margins, correct: Tensor, tolerance: float) -> Tensor:
-    """One search per sample and target."""
-    batch, count = margins.targets.shape
-    sample = torch.arange(batch, device=margins.labels.device).repeat_interleave(count)
-    each = Margins(margins.labels[sample], margins.targets.reshape(-1, 1), margins.classes)
-    result = _search(problem.select(sample), each, correct[sample], tolerance)
-    return _by_class(result.eps.reshape(batch, count), margins)
+@torch.inference_mode(False)
+def bounds(
+    model: nn.Module,
+    inputs: Any,
+    eps: Any = None,
+    *,
+    region: Any = None,
+    norm: float | None = None,
+    frames: Any = None,
+    scale: Any = None,
+    lengths: Any = None,
+    method: str = "planes",
+    chunk_rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    progress: Any = None,
+) -> Bounds:
+    """A lower and an upper bound of every output for all inputs that the region allows at size `eps` (see `verify`).
+
+    >>> lower, upper = bounds(model, digits, 0.01)
+    """
+    started = time.perf_counter()
+    question = Question.read(
+        model,
+        inputs,
+        lengths=lengths,
+        region=read_region(region, norm, frames, scale),
+        spec=None,
+        method=method,
+        chunk_rows=chunk_rows,
+        dtype=dtype,
+    )
+    watch = Watch(progress, "bounds", question.batch)
+    found = [_proven(task, size, watch) for task, size in zip(question.tasks, question.sizes(eps), strict=True)]
+    # What was stopped before it was bounded may be anything.
+    sides = question.tables([bound.nan_to_num(nan=-math.inf) for bound, _ in found]).unbind(1)
+    return Bounds(
+        lower=sides[0],
+        upper=-sides[1],
+        seconds=time.perf_counter() - started,
+        settings={**question.settings, "method": method},
+    )
 
 
-def _by_class(values: Tensor, margins: Margins) -> Tensor:
-    """Per-row values `[batch, rows]` at their classes `[batch, classes]`; inf where there is no row."""
-    table = values.new_full((len(values), margins.classes), math.inf)
-    return table.scatter(1, margins.targets, values)
+@torch.inference_mode(False)
+def curve(
+    model: nn.Module,
+    inputs: Any,
+    eps: Any,
+    *,
+    region: Any = None,
+    spec: Any = None,
+    labels: Any = None,
+    targets: Any = None,
+    norm: float | None = None,
+    frames: Any = None,
+    scale: Any = None,
+    lengths: Any = None,
+    method: str = "planes",
+    attacked: bool | str = False,
+    seed: int = 0,
+    chunk_rows: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    progress: Any = None,
+) -> Curve:
+    """Certified accuracy over the sizes `eps`, in one call; with `attacked`, the accuracy under attack beside it.
+
+    What is proven for a set is proven for all smaller ones, so every sample is bisected over the sizes. `attacked` is True, or
+    the name of an attack's method. The other arguments are those of `certify`.
+
+    >>> print(curve(model, digits, eps=[0.005, 0.01, 0.02], labels=labels, attacked=True))
+    """
+    started = time.perf_counter()
+    chosen, claim = read_region(region, norm, frames, scale), read_spec(spec, labels, targets)
+    question = Question.read(
+        model, inputs, lengths=lengths, region=chosen, spec=claim, method=method, chunk_rows=chunk_rows, dtype=dtype
+    )
+    given = _read_sizes(eps, question)
+    order = given.argsort()
+    watch = Watch(progress, "curve", question.batch)
+    found = [_bisected(task, given[order], watch) for task in question.tasks]
+    holds = question.together([_holding(task) for task in question.tasks])
+    proven = question.together([count for count, _ in found]).unsqueeze(1) > order.argsort()
+    statuses = [
+        tuple(Status.STOPPED if not end else (Status.CERTIFIED if right else task.margins.wrong) for end, right in pairs)
+        for (_, ended), task in zip(found, question.tasks, strict=True)
+        for pairs in [list(zip(ended.tolist(), _holding(task).tolist(), strict=True))]
+    ]
+    unbroken = None
+    if attacked is not False and not watch.stopped:
+        kind = None if attacked is True else attacked
+        reached = attack(
+            model, inputs, region=chosen, spec=claim, lengths=lengths, method=kind, seed=seed, dtype=dtype, progress=progress
+        )
+        unbroken = holds.unsqueeze(1) & (reached.radius.unsqueeze(1) > given)
+    return Curve(
+        eps=given,
+        certified=proven.double().mean(0),
+        attacked=None if unbroken is None else unbroken.double().mean(0),
+        accuracy=float(holds.double().mean()),
+        proven=proven,
+        unbroken=unbroken,
+        status=question.in_order(statuses),
+        seconds=time.perf_counter() - started,
+        settings={**question.settings, "method": method},
+    )
 
 
-def _status(result: SearchResult, correct: Tensor) -> tuple[Status, ...]:
-    def of(right: bool, radius: float, failed: float) -> Status:
+# ---- certify and sensitivity -------------------------------------------------------------------------------------------------
+
+
+def _searches(tasks: Sequence[Task], per_target: bool, per_step: bool) -> int:
+    """How many searches there are; refuses steps where there are none."""
+    if per_step and any(len(task.tape.shape) == 1 for task in tasks):
+        raise ValueError(
+            "per_step is asked for, but the model has one output for the whole sequence; "
+            "use SequenceClassifier(pooling=None), or leave it out"
+        )
+    if per_step and any(task.margins.labels is None for task in tasks):
+        raise ValueError("per_step is asked for, but spec is no Decision at every step; leave it out")
+    each = [len(task) * (1 + per_target * task.margins.rows.shape[1] + per_step * task.margins.steps) for task in tasks]
+    return sum(each)
+
+
+def _each(task: Task, groups: int | None, tolerance: float, watch: Watch) -> Float[Tensor, "batch groups"]:
+    """The radius of every group of a sample's margins alone; None: of every margin."""
+    count = task.margins.rows.shape[1] if groups is None else groups
+    sample = torch.arange(len(task), device=task.margins.rows.device).repeat_interleave(count)
+    alone = Task(task.tape, task.allowed.select(sample), task.margins.split(count), task.method, task.chunk_rows)
+    radii: Tensor = largest_size(alone, tolerance, watch).eps.unflatten(0, (-1, count))
+    return radii
+
+
+def _frame_by_frame(task: Task, tolerance: float, watch: Watch) -> tuple[Tensor, list[tuple[Status, ...]]]:
+    batch, frames = len(task), task.tape.frames
+    radii: list[Tensor] = []
+    statuses: list[list[Status]] = []
+    for group in frame_groups(frames, batch, task.allowed.center.device):
+        sample = torch.arange(batch, device=group.device).repeat(len(group))
+        alone = torch.nn.functional.one_hot(group.repeat_interleave(batch), frames).bool()
+        each = task.select(sample)
+        each = Task(task.tape, each.allowed.only(alone), each.margins, task.method, task.chunk_rows)
+        found = largest_size(each, tolerance, watch)
+        radii.append(found.eps.unflatten(0, (-1, batch)).T)
+        named = _statuses(found, each)
+        statuses.extend(named[start : start + batch] for start in range(0, len(named), batch))
+    return torch.cat(radii, dim=1), list(zip(*statuses, strict=True))
+
+
+def _statuses(result: SearchResult, task: Task) -> list[Status]:
+    whole = task.allowed.greatest.tolist()
+    columns = (task.margins.holds, result.ended, result.open, result.eps, result.failed)
+
+    def of(right: bool, ended: bool, unclosed: bool, radius: float, failed: float, greatest: float) -> Status:
         if not right:
-            return Status.MISCLASSIFIED
+            return task.margins.wrong
+        if not ended:
+            return Status.STOPPED
+        if radius >= greatest:
+            return Status.UNBOUNDED
         if radius == 0:
             return Status.NOT_CERTIFIED
+        if unclosed:
+            return Status.OUT_OF_EVALUATIONS
         return Status.UNBOUNDED if math.isinf(failed) else Status.CERTIFIED
 
-    return tuple(map(of, correct.tolist(), result.eps.tolist(), result.failed.tolist()))
+    return list(map(of, *(column.tolist() for column in columns), whole))
+
+
+# ---- verify, bounds and curve ------------------------------------------------------------------------------------------------
+
+
+def _proven(task: Task, eps: Float[Tensor, " batch"], watch: Watch) -> tuple[Float[Tensor, "batch rows"], Bool[Tensor, " batch"]]:
+    """Lower bounds of the margins at one size, and which of them are there; NaN for what the user stopped."""
+    found = task.margins.offset.new_full(task.margins.offset.shape, math.nan)
+    done = torch.zeros_like(task.margins.holds)
+    for index in task.blocks():
+        if watch.stopped:
+            break
+        with watch.stoppable():
+            found[index] = task.select(index).prove(eps[index])
+            done[index] = True
+            watch.advance(len(index))
+    return found, done
+
+
+def _verdicts(bound: Tensor, done: Tensor, task: Task) -> list[Status]:
+    def of(right: bool, done: bool, positive: bool) -> Status:
+        if not right:
+            return task.margins.wrong
+        if not done:
+            return Status.STOPPED
+        return Status.CERTIFIED if positive else Status.NOT_CERTIFIED
+
+    return list(map(of, task.margins.holds.tolist(), done.tolist(), (bound > 0).all(-1).tolist()))
+
+
+def _holding(task: Task) -> Tensor:
+    """Whether the claim holds at the input itself."""
+    return task.margins.holds & (task.values(task.allowed.center) > 0).all(-1)
+
+
+def _read_sizes(eps: Any, question: Question) -> Float[Tensor, " sizes"]:
+    tensor = read_tensor(eps, "eps").to(question.groups[0].values)
+    if tensor.dim() != 1 or not len(tensor):
+        raise ValueError(f"eps has shape {tuple(tensor.shape)}; pass a list of sizes, such as eps=[0.01, 0.02]")
+    for size in tensor.tolist():
+        question.sizes(size)
+    return tensor
+
+
+def _bisected(task: Task, sizes: Float[Tensor, " sizes"], watch: Watch) -> tuple[Tensor, Tensor]:
+    """How many of the rising `sizes` are proven for every sample, and whether that is known to the end."""
+    proven = torch.zeros(len(task), dtype=torch.long, device=sizes.device)
+    failed = torch.full_like(proven, len(sizes) + 1)
+    failed[~_holding(task)] = 1
+    watch.advance(int((failed - proven <= 1).sum()))
+    with watch.stoppable():
+        while len(active := (failed - proven > 1).nonzero().squeeze(1)) and not watch.stopped:
+            middle = (proven[active] + failed[active]) // 2
+            bound = torch.cat([task.select(active[part]).prove(sizes[middle[part] - 1]) for part in task.select(active).blocks()])
+            success = (bound > 0).all(-1)
+            now, never = torch.where(success, middle, proven[active]), torch.where(success, failed[active], middle)
+            proven, failed = proven.index_copy(0, active, now), failed.index_copy(0, active, never)
+            watch.advance(int((never - now <= 1).sum()))
+    return proven, failed - proven <= 1

@@ -1,109 +1,110 @@
-"""The result of a certification: radii, what they mean, and how they were reached."""
+"""The results of the public functions: what was proven, what it means, and how it was reached."""
 
-import json
-import math
-import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from popqorn._typing import Float, Int
-
-FORMAT = "popqorn-certificate-1"
-_TENSORS = ("radius", "margins", "evaluations", "labels", "targets", "target_radius")
-
-
-class Status(StrEnum):
-    """What a sample's radius means."""
-
-    CERTIFIED = "certified"
-    MISCLASSIFIED = "misclassified"
-    NOT_CERTIFIED = "not certified at any eps tried"
-    UNBOUNDED = "certified at every eps tried"
+from popqorn._typing import Bool, Float
+from popqorn.result import Result
+from popqorn.status import Status
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """Certified radii of a batch: inside `radius[b]` no allowed perturbation changes the decision on sample `b`.
+class Certificate(Result):
+    """Certified radii of a batch: inside `radius[b]` nothing the region allows breaks what must hold for sample `b`.
 
-    - `radius`: the largest eps proven, to within the tolerance of the search; 0 where nothing was proven.
-    - `status`: per sample, what that radius means.
-    - `margins`: `[batch, classes]`, the margins `logit[label] - logit[class]` proven at the radius; inf where none was asked for.
-    - `target_radius`: `[batch, classes]`, the radius against each class alone (inf for the label), if `per_target` was asked for.
-    - `labels`, `targets`: what was certified; `targets` is None for untargeted radii.
-    - `evaluations`: how many bounds each sample's search took; `seconds`: the time of the whole call.
-    - `settings`: everything that decides the numbers (norm, method, tolerance, dtype, ...).
+    - `radius`: the largest size proven (eps; a share of a `Box`; a number of `Words`), to within the tolerance of the search; 0
+      where nothing was proven.
+    - `status`: per sample, what that radius means; `status[b].remedy` says what to do about it.
+    - `margins`: the margins proven at the radius, such as `logit[label] - logit[class]` at `[batch, classes]`; inf where none
+      was asked for. At radius 0 they are those of the input itself.
+    - `target_radius`: the radius of each margin alone, in the shape of `margins` (inf where there is none), if `per_target`
+      was asked for.
+    - `step_radius`: `[batch, steps]`, the radius of each step's decision alone, if `per_step` was asked for.
+    - `labels`, `targets`: the decisions that were certified, and against which class; None for other specs, and `targets` for
+      all classes.
+    - `evaluations`: how many bounds each sample's search took.
+    - `settings`: everything that decides the numbers: region, spec, method, tolerance, dtype, hashes of weights and inputs.
     """
 
     radius: Float[Tensor, " batch"]
     status: tuple[Status, ...]
-    margins: Float[Tensor, "batch classes"]
-    evaluations: Int[Tensor, " batch"]
-    labels: Int[Tensor, " batch"]
-    targets: Int[Tensor, " batch"] | None
-    target_radius: Float[Tensor, "batch classes"] | None
-    seconds: float
-    settings: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, ready for JSON: infinite and missing values are None."""
-        tensors = {name: _plain(getattr(self, name)) for name in _TENSORS}
-        status = [str(status) for status in self.status]
-        settings = {name: _plain(value) for name, value in self.settings.items()}
-        return {"format": FORMAT, **tensors, "status": status, "seconds": self.seconds, "settings": settings}
-
-    def save(self, path: str | Path) -> None:
-        """Write the certificate to `path` as a compressed npz file (arrays and JSON text, no pickle)."""
-        arrays = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
-        about = {
-            "format": FORMAT,
-            "status": [status.name for status in self.status],
-            "seconds": self.seconds,
-            "settings": self.settings,
-        }
-        text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
-        with Path(path).open("wb") as file:
-            np.savez_compressed(file, about=text, **{name: tensor.cpu().numpy() for name, tensor in arrays.items()})
-
-    @staticmethod
-    def load(path: str | Path) -> "Certificate":
-        """Read a certificate that `save` wrote."""
-        try:
-            with np.load(Path(path), allow_pickle=False) as file:
-                arrays: dict[str, Any] = {name: _optional_tensor(file, name) for name in _TENSORS}
-                about = json.loads(file["about"].tobytes())
-            if about["format"] != FORMAT:
-                raise ValueError(f"its format is {about['format']!r}, not {FORMAT!r}")
-            return Certificate(
-                **arrays,
-                status=tuple(Status[name] for name in about["status"]),
-                seconds=about["seconds"],
-                settings=about["settings"],
-            )
-        except FileNotFoundError:
-            raise
-        except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"path: {str(path)!r} is not a readable certificate ({error}); "
-                "it may be truncated or of another kind: write it again with Certificate.save"
-            ) from error
+    margins: Float[Tensor, "batch ..."]
+    evaluations: Tensor
+    labels: Tensor | None
+    targets: Tensor | None
+    target_radius: Tensor | None
+    step_radius: Tensor | None
 
 
-def _optional_tensor(file: Any, name: str) -> Tensor | None:
-    missing = name in ("targets", "target_radius") and name not in file.files
-    return None if missing else torch.from_numpy(file[name])
+@dataclass(frozen=True)
+class Verification(Result):
+    """What is proven at one size of the region.
+
+    - `certified`: per sample, whether everything that must hold was proven; `status` says what it means where not.
+    - `margins`: proven lower bounds of the margins, such as `logit[label] - logit[class]` at `[batch, classes]`; inf where
+      none was asked for; NaN for samples that were not done when the user stopped the call.
+    - `eps`: the size they were proven at; `labels`, `targets`: as in `Certificate`.
+    """
+
+    certified: Bool[Tensor, " batch"]
+    status: tuple[Status, ...]
+    margins: Float[Tensor, "batch ..."]
+    eps: Float[Tensor, " batch"]
+    labels: Tensor | None
+    targets: Tensor | None
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+@dataclass(frozen=True)
+class Sensitivity(Result):
+    """The certified radius of every frame when it alone may move: small values mark the frames that decide.
+
+    `radius` and `status` are `[batch, frames]`; frames that a shorter sequence lacks have radius NaN, and its row of `status`
+    is shorter.
+    """
+
+    radius: Float[Tensor, "batch frames"]
+    status: tuple[tuple[Status, ...], ...]
+    labels: Tensor | None
+    targets: Tensor | None
+
+
+@dataclass(frozen=True)
+class Bounds(Result):
+    """`lower <= output <= upper` for every allowed input (the paper's gamma); both `[batch, *output]`.
+
+    >>> lower, upper = popqorn.bounds(model, inputs, 0.01)
+    """
+
+    lower: Float[Tensor, "batch ..."]
+    upper: Float[Tensor, "batch ..."]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.lower, self.upper))
+
+
+@dataclass(frozen=True)
+class Curve(Result):
+    """Certified accuracy over sizes: `certified[i]` is the share of all samples for which the claim is proven at `eps[i]`.
+
+    `attacked[i]`, if asked for, is the share that no attack broke at `eps[i]`: the truth lies between the two. `accuracy` is the
+    share right without any perturbation. `proven` and `unbroken` have the samples one by one, `[batch, sizes]`.
+    """
+
+    eps: Float[Tensor, " sizes"]
+    certified: Float[Tensor, " sizes"]
+    attacked: Tensor | None
+    accuracy: float
+    proven: Bool[Tensor, "batch sizes"]
+    unbroken: Tensor | None
+    status: tuple[Status, ...]
+
+    def __str__(self) -> str:
+        """The table: one line per size."""
+        heading = f"{'eps':>10} {'certified':>10}" + (f" {'attacked':>10}" if self.attacked is not None else "")
+        lines = [heading]
+        for place, eps in enumerate(self.eps.tolist()):
+            numbers = [self.certified, *([] if self.attacked is None else [self.attacked])]
+            lines.append(f"{eps:10.5g}" + "".join(f" {100 * float(column[place]):8.1f} %" for column in numbers))
+        return "\n".join(lines)

@@ -86,7 +86,7 @@ def demo(
     picture = out / "sensitivity.png"
     pairs = zip(labels.tolist(), decisions, strict=True)
     titles = [f"{label} read as {decision}" + (" (wrong)" if label != decision else "") for label, decision in pairs]
-    frame_sensitivity(shown.reshape(-1, 28, 28).numpy(), frames.numpy(), titles, picture)
+    frame_sensitivity(shown.reshape(-1, 28, 28).numpy(), frames.radius.numpy(), titles, picture)
     console.print(f"Which slices decide (red: least radius when it alone moves, p = 2): [bold]{picture}[/bold]")
 
 

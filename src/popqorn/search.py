@@ -6,105 +6,160 @@ fall is nearly straight: with `m` the margin at the centre and `linear` the eps 
 three tries, solve for `loss = m`, and test just below or just above the solution, so that the bracket closes from both sides.
 Where the bounds have saturated (twice the eps, hardly a greater loss) the model says nothing and we halve eps. Bisection takes
 over wherever the bracket does not shrink.
+
+Sets that grow by whole numbers (words) are searched by bisection.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from popqorn._typing import Float, Int
+from popqorn._typing import Bool, Float, Int
+from popqorn.progress import Watch
+from popqorn.task import Task
 
-MAX_EVALUATIONS = 60
+MAX_EVALUATIONS = 60  # bisection alone closes any bracket of float64 in fewer
 FIRST_STEP = 0.8  # times linear / depth: near the root for trained networks of 4 to 14 frames
-GROWTH = 4.0
-RETREAT = 0.5
+GROWTH = 4.0  # while nothing has failed, sizes grow by this factor and faster
+RETREAT = 0.5  # while nothing is proven, they halve
 SATURATED = 0.5  # a power of eps: the loss of an unsaturated bound grows at least like eps itself
-UNBOUNDED = 1e6
-
-Evaluate = Callable[[Tensor, Tensor], Tensor]
+UNBOUNDED = 1e6  # times linear: what is proven up to there has no end worth looking for
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Per sample: the largest eps proven, the least eps that failed (inf if none did), the margins proven, and the cost."""
+    """Per sample: the largest eps proven, the least eps that failed (inf if none did), the margins proven, and the cost.
+
+    `open` samples ran out of evaluations before their bracket was closed; `ended` is False for those that the user stopped.
+    """
 
     eps: Float[Tensor, " batch"]
     failed: Float[Tensor, " batch"]
     margins: Float[Tensor, "batch rows"]
     evaluations: Int[Tensor, " batch"]
+    open: Bool[Tensor, " batch"]
+    ended: Bool[Tensor, " batch"]
+
+    @staticmethod
+    def joined(parts: "list[SearchResult]") -> "SearchResult":
+        """The results of all blocks."""
+        return SearchResult(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(SearchResult)))
 
 
-@dataclass
+@dataclass(frozen=True)
 class _State:
-    """Per sample: `low` is proven, `high` is not (inf: none tried); the last three eps tried and `r` there (NaN: unknown)."""
+    """Per sample: `low` is proven, with the margins `proven` there, `high` is not (inf: none tried); the last three eps tried and
+    `r` there (NaN: unknown); `streak`, how many times in a row the bracket moved on the same side; `done`, whether it is closed.
+    """
 
     low: Tensor
     high: Tensor
+    proven: Tensor
     tried: Tensor  # [3, batch], the latest first
     rate: Tensor
-    streak: Tensor  # how many times in a row the bracket moved on the same side
+    streak: Tensor
+    evaluations: Tensor
+    done: Tensor
 
     @staticmethod
-    def start(like: Tensor) -> "_State":
-        unknown = like.new_full((3, len(like)), math.nan)
-        zero = torch.zeros_like(like)
-        return _State(zero.clone(), zero + math.inf, unknown, unknown.clone(), zero.clone())
+    def start(margins: Tensor, active: Tensor) -> "_State":
+        zero = torch.zeros_like(margins[:, 0])
+        unknown = zero.new_full((3, len(zero)), math.nan)
+        return _State(zero, zero + math.inf, margins, unknown, unknown, zero, torch.zeros_like(zero, dtype=torch.long), ~active)
 
     def select(self, index: Tensor) -> "_State":
-        return _State(**{name: tensor[..., index] for name, tensor in vars(self).items()})
+        picked = {field.name: getattr(self, field.name) for field in fields(self)}
+        along = {"tried": 1, "rate": 1}
+        return _State(**{name: tensor.index_select(along.get(name, 0), index) for name, tensor in picked.items()})
 
-    def record(self, index: Tensor, eps: Tensor, rate: Tensor, success: Tensor) -> None:
-        """Take in what was found at `eps` for the samples `index`."""
-        repeated = self.tried[0, index] == torch.where(success, self.low[index], self.high[index])
-        self.streak[index] = torch.where(repeated, self.streak[index] + 1, 0.0)
-        self.low[index] = torch.where(success, eps, self.low[index])
-        self.high[index] = torch.where(success, self.high[index], eps)
-        self.tried[:, index] = torch.stack([eps, *self.tried[:2, index]])
-        self.rate[:, index] = torch.stack([torch.where(rate.isfinite(), rate, math.nan), *self.rate[:2, index]])
+    def after(self, index: Tensor, eps: Tensor, found: Tensor, rate: Tensor) -> "_State":
+        """With what was found at `eps` for the samples `index`: a new state, so that an interrupt never leaves half of one."""
+        success = found.amin(-1) > 0  # false for NaN: an overflow proves nothing
+        before = self.select(index)
+        repeated = before.tried[0] == torch.where(success, before.low, before.high)
+        known = torch.where(rate.isfinite(), rate, math.nan)
+        changed = {
+            "low": torch.where(success, eps, before.low),
+            "high": torch.where(success, before.high, eps),
+            "proven": torch.where(success.unsqueeze(-1), found, before.proven),
+            "streak": torch.where(repeated, before.streak + 1, 0.0),
+            "evaluations": before.evaluations + 1,
+        }
+        now = {name: getattr(self, name).index_copy(0, index, value) for name, value in changed.items()}
+        now["tried"] = self.tried.index_copy(1, index, torch.stack([eps, *before.tried[:2]]))
+        now["rate"] = self.rate.index_copy(1, index, torch.stack([known, *before.rate[:2]]))
+        return replace(self, **now)
+
+    def closed(self, done: Tensor) -> "_State":
+        return replace(self, done=self.done | done)
+
+    def result(self, ended: Tensor) -> SearchResult:
+        return SearchResult(self.low, self.high, self.proven, self.evaluations, ~self.done & ended, ended)
 
 
-def largest_eps(
-    evaluate: Evaluate,
-    margins: Float[Tensor, "batch rows"],
-    rates: Float[Tensor, "batch rows"],
-    tolerance: float,
-    depth: Float[Tensor, " batch"],
-) -> SearchResult:
-    """Search every sample for the largest eps with all margins proven positive, to a relative width of `tolerance`.
+def largest_size(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+    """Search every sample for the largest size with all margins proven positive, to a relative width of `tolerance`.
 
-    `evaluate(samples, eps)` returns proven margins `[len(samples), rows]`. `margins` are those at eps = 0 and `rates` how fast
-    they fall there to first order; a sample whose margins are not all positive gets eps 0 and costs nothing. `depth` is
-    the number of frames a perturbation passes through: the more they are, the sooner bounds grow loose, and the smaller an eps
-    the search starts with.
+    A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing.
     """
-    critical = (margins / rates).argmin(-1, keepdim=True)
-    scale = margins.gather(1, critical).squeeze(1)
-    linear = scale / rates.gather(1, critical).squeeze(1)
-    linear = torch.where(linear.isfinite() & (linear > 0), linear, 1.0)
-    state = _State.start(linear)
-    proven = margins.clone()
-    evaluations = torch.zeros(linear.shape, dtype=torch.long, device=linear.device)
-    active = (margins > 0).all(-1).nonzero().squeeze(1)
-    eps = FIRST_STEP * (linear / depth)[active]
+    return SearchResult.joined([_search(task.select(index), tolerance, watch) for index in task.blocks()])
 
-    for turn in range(MAX_EVALUATIONS):
-        if not len(active):
-            break
-        found = evaluate(active, eps)
-        evaluations[active] += 1
-        worst = found.amin(-1)
-        success = worst > 0  # false for NaN: an overflow proves nothing
-        loss = (scale[active] - worst) / scale[active]
-        state.record(active, eps, (torch.log(loss) - torch.log(eps / linear[active])) / eps, success)
-        proven[active[success]] = found[success]
-        low, high = state.low[active], state.high[active]
-        done = (high.isfinite() & (high - low <= tolerance * high)) | (low >= UNBOUNDED * linear[active])
-        active = active[~done]
-        eps = _next_eps(state.select(active), linear[active], tolerance, turn)
-    return SearchResult(state.low, state.high, proven, evaluations)
+
+def _search(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+    """One block; what the user stopped before it was searched has no margins."""
+    nothing = torch.full_like(task.margins.offset, math.nan)
+    state = _State.start(nothing, torch.ones_like(task.margins.holds))
+    with watch.stoppable():
+        if not watch.stopped:
+            margins, linear = task.first_order()
+            state = _State.start(margins, task.margins.holds & (margins > 0).all(-1)).closed(task.allowed.greatest <= 0)
+            watch.advance(int(state.done.sum()))
+            search = _search_counts if task.allowed.whole else _search_sizes
+            state = search(task, state, linear, tolerance, watch)
+    return state.result(state.done | (not watch.stopped))
+
+
+def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch) -> _State:
+    critical = linear.argmin(-1, keepdim=True)
+    scale = state.proven.gather(1, critical).squeeze(1)
+    linear = linear.gather(1, critical).squeeze(1)
+    greatest = task.allowed.greatest
+    linear = torch.where(linear.isfinite(), linear, torch.where(greatest.isfinite(), greatest, 1.0))
+    with watch.stoppable():
+        active = (~state.done).nonzero().squeeze(1)
+        # The more frames a perturbation passes through, the sooner bounds grow loose, and the smaller an eps to start with.
+        eps = torch.minimum(FIRST_STEP * linear / task.allowed.depth, greatest)[active]
+        for turn in range(MAX_EVALUATIONS):
+            if not len(active):
+                break
+            found = task.select(active).prove(eps)
+            loss = (scale[active] - found.amin(-1)) / scale[active]
+            rate = (torch.log(loss) - torch.log(eps / linear[active])) / eps
+            state = state.after(active, eps, found, rate)
+            closed = state.high.isfinite() & (state.high - state.low <= tolerance * state.high)
+            closed = closed | (state.low >= torch.minimum(UNBOUNDED * linear, greatest))
+            watch.advance(int((closed & ~state.done).sum()))
+            state = state.closed(closed)
+            active = (~state.done).nonzero().squeeze(1)
+            eps = torch.minimum(_next_eps(state.select(active), linear[active], tolerance, turn), greatest[active])
+    return state
+
+
+def _search_counts(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch) -> _State:
+    """Bisection over whole numbers, from 1 upwards: sets of more words hold those of fewer."""
+    greatest = task.allowed.greatest
+    with watch.stoppable():
+        while len(active := (~state.done).nonzero().squeeze(1)):
+            low, high = state.low[active], torch.minimum(state.high[active], greatest[active] + 1)
+            eps = torch.where(low > 0, torch.floor((low + high) / 2), 1.0)
+            state = state.after(active, eps, task.select(active).prove(eps), torch.full_like(eps, math.nan))
+            closed = (state.high - state.low <= 1) | (state.low >= greatest)
+            watch.advance(int((closed & ~state.done).sum()))
+            state = state.closed(closed)
+    return state
 
 
 def _next_eps(state: _State, linear: Tensor, tolerance: float, turn: int) -> Tensor:

@@ -1,48 +1,47 @@
-"""`attack`: the smallest perturbation found that changes a decision."""
+"""`attack`: the smallest perturbation found that breaks what must hold."""
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from popqorn import checks
-from popqorn._typing import Bool, Float, Int
-from popqorn.attacks.methods import METHODS, Attack
-from popqorn.attacks.objective import Found, Objective
-from popqorn.bounds.first_order import distances, first_order
-from popqorn.models.classifier import SequenceClassifier
-from popqorn.problem import Problem
+from popqorn._typing import Bool, Float
+from popqorn.attacks.found import Found, checked
+from popqorn.attacks.methods import Attack, read_attack
+from popqorn.progress import Watch
+from popqorn.readers.classifier import SequenceClassifier, outputs_of
+from popqorn.reading import read_count, read_seed
+from popqorn.result import Result
+from popqorn.status import Status
+from popqorn.task import Question, Task, read_region, read_spec
 
 BLOCK = 256  # samples at once; fixed, so that the same seed gives the same numbers whatever memory is free
 
-ROUNDING = 32  # times the model's own unit of rounding: a margin this negative is negative in any order of summation
-
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
-class AttackResult:
+class AttackResult(Result):
     """What an attack found: `certify(...).radius <= true minimum <= radius`.
 
-    - `radius`: the least eps at which a changed decision was found; inf if none was, 0 if the decision is wrong already.
+    - `radius`: the least size (eps, share, number of words) at which what must hold was broken; inf if it never was, 0 if the
+      input itself breaks it.
+    - `status`: per sample, what that means.
     - `adversarial`: the inputs that show it (the given inputs where none was found).
-    - `success`: whether one was found (or the decision is wrong already); every one found was put through the model itself.
+    - `success`: whether one was found (or the input itself will do); every one found was put through the model itself.
+    - `outputs`: what the model says to `adversarial`; `decisions`: its classes, if that is what was asked.
     - `labels`, `targets`: the decision attacked, and the class that had to overtake it (None: any other).
-    - `decisions`: what the model says to `adversarial`.
     """
 
     radius: Float[Tensor, " batch"]
+    status: tuple[Status, ...]
     adversarial: Float[Tensor, "batch frames features"]
     success: Bool[Tensor, " batch"]
-    labels: Int[Tensor, " batch"]
-    targets: Int[Tensor, " batch"] | None
-    decisions: Int[Tensor, " batch"]
-    seconds: float
-    settings: dict[str, Any]
+    outputs: Float[Tensor, "batch ..."]
+    decisions: Tensor | None
+    labels: Tensor | None
+    targets: Tensor | None
 
 
 @torch.inference_mode(False)
@@ -50,98 +49,96 @@ def attack(
     model: nn.Module,
     inputs: Any,
     *,
+    region: Any = None,
+    spec: Any = None,
     labels: Any = None,
     targets: Any = None,
-    norm: float = math.inf,
+    norm: float | None = None,
     frames: Any = None,
     scale: Any = None,
-    method: str = "pgd",
+    lengths: Any = None,
+    method: str | None = None,
     restarts: int = 4,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
-    progress: Progress | None = None,
+    progress: Any = None,
 ) -> AttackResult:
-    """Search for the smallest perturbation of `inputs` that changes the decisions of `model`: an upper bound of the true radius.
+    """Search for the smallest perturbation of `inputs` that breaks what must hold: an upper bound of the true radius.
 
-    `labels`, `targets`, `norm`, `frames` and `scale` mean what they mean to `certify`: without targets any other class counts,
+    `region`, `spec`, their short forms and `lengths` mean what they mean to `certify`: without targets any other class counts,
     with them the target has to overtake the label.
 
-    - `method`: `"pgd"` (projected gradient descent inside a search over eps), `"cw"` (the paper's C&W-Ada), `"fgsm"` (one step),
-      or `"best"`: all of them, the strongest.
+    - `method`: `"pgd"` (projected gradient descent inside a search over sizes; the default), `"cw"` (the paper's C&W-Ada),
+      `"fgsm"` (one step), or `"best"`: all of them, the strongest. For `Words`: `"greedy"`, `"beam"`, or `"best"` (the default).
     - `restarts`: how many starts per search; `seed`: the same seed gives the same numbers.
-    - `progress`: called with the number of samples done and their total.
+    - `progress`: as for `certify`.
 
     >>> attack(model, digits, norm=2, method="best").radius
     """
     started = time.perf_counter()
-    problem = Problem.read(model, inputs, norm, frames, scale, dtype=dtype)
-    method = checks.check_choice("method", method, METHODS)
-    restarts = checks.check_count("restarts", restarts)
-    generator = torch.Generator(problem.inputs.device).manual_seed(checks.check_seed(seed))
-    margins, correct = problem.margins(labels, targets)
-    rows = margins.rows(problem.inputs.dtype)
-    radius, adversarial = problem.inputs.new_zeros(len(rows)), problem.inputs.clone()
-    todo = correct.nonzero().squeeze(1)
-    done = len(rows) - len(todo)
-    for index in todo.split(BLOCK):
-        if len(index):
-            objective = Objective(problem.select(index), rows[index])
-            radius[index], adversarial[index] = checked(objective, _run(objective, METHODS[method], restarts, generator))
-        done += len(index)
-        if progress is not None:
-            progress(done, len(rows))
+    question = Question.read(
+        model,
+        inputs,
+        lengths=lengths,
+        region=read_region(region, norm, frames, scale),
+        spec=read_spec(spec, labels, targets),
+        dtype=dtype,
+    )
+    name, chosen = read_attack(method, question.tasks[0].allowed)
+    restarts = read_count("restarts", restarts)
+    generator = torch.Generator(question.groups[0].values.device).manual_seed(read_seed(seed))
+    watch = Watch(progress, "attack", question.batch)
+    found = [_attacked(question.model, task, chosen, restarts, generator, watch) for task in question.tasks]
+    outputs = [
+        outputs_of(question.model, points).unflatten(1, task.tape.shape)
+        for (_, points, _), task in zip(found, question.tasks, strict=True)
+    ]
+    radius, named = question.together([radius for radius, _, _ in found]), question.decisions()
     return AttackResult(
         radius=radius,
-        adversarial=adversarial,
+        status=question.in_order([status for _, _, status in found]),
+        adversarial=question.together([points for _, points, _ in found]),
         success=radius.isfinite(),
-        labels=margins.labels,
-        targets=None if targets is None else margins.targets[:, 0],
-        decisions=decide(problem.model, adversarial).argmax(-1),
+        outputs=question.together(outputs),
+        decisions=None if named["labels"] is None else question.together([each.argmax(-1) for each in outputs]),
+        **named,
         seconds=time.perf_counter() - started,
-        settings=problem.settings(method=method, restarts=restarts, seed=seed),
+        settings={**question.settings, "method": name, "restarts": restarts, "seed": seed},
     )
 
 
-def _run(objective: Objective, method: Attack, restarts: int, generator: torch.Generator) -> Found:
+def _attacked(
+    model: SequenceClassifier, task: Task, method: Attack, restarts: int, generator: torch.Generator, watch: Watch
+) -> tuple[Tensor, Tensor, list[Status]]:
+    """Radii, inputs and statuses for one task, in blocks; what the user stopped is unbroken."""
+    radius, points = torch.where(task.margins.holds, math.inf, 0.0).to(task.allowed.center), task.allowed.center.clone()
+    done = ~task.margins.holds
+    watch.advance(int(done.sum()))
+    for index in task.margins.holds.nonzero().squeeze(1).split(BLOCK):
+        if watch.stopped or not len(index):
+            break
+        with watch.stoppable():
+            part = task.select(index)
+            found = _run(part, method, restarts, generator)
+            radius[index], points[index] = checked(model, part, found)
+            done[index] = True
+            watch.advance(len(index))
+
+    def status(right: bool, ended: bool, reached: float) -> Status:
+        if not right:
+            return task.margins.wrong
+        if not ended:
+            return Status.STOPPED
+        return Status.BROKEN if math.isfinite(reached) else Status.UNBROKEN
+
+    return radius, points, list(map(status, task.margins.holds.tolist(), done.tolist(), radius.tolist()))
+
+
+def _run(task: Task, method: Attack, restarts: int, generator: torch.Generator) -> Found:
     """What one method finds for the samples of one block."""
-    problem = objective.problem
-    values, rates = first_order(problem.tape, problem.region(torch.ones_like(problem.inputs[:, 0, 0])), objective.rows)
-    found = Found.nothing(objective)
-    method(objective, found, distances(values, rates), restarts, generator)
+    _, linear = task.first_order()
+    whole = torch.where(task.allowed.greatest.isfinite(), task.allowed.greatest, 1.0).unsqueeze(1)
+    linear = torch.where(linear.isinf().all(-1, keepdim=True), whole, linear)
+    found = Found.nothing(task)
+    method(task, found, linear, restarts, generator)
     return found
-
-
-@torch.no_grad()
-def decide(model: SequenceClassifier, inputs: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch classes"]:
-    """The model's own logits in eval mode, in its own dtype and on its own device."""
-    parameter = next(model.parameters())
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        logits: Tensor = model(inputs.to(parameter))
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    return logits.to(inputs.device)
-
-
-def checked(objective: Objective, found: Found) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch frames features"]]:
-    """Radii and inputs that stand: the model itself, in its own precision, must agree that a margin is negative.
-
-    It must be so by more than rounding, which differs with the size of a batch. Perturbations that end nearer to the decision
-    boundary are pushed over it, ever less gently.
-    """
-    model, radius, u = objective.problem.model, found.radius, found.u
-    stands = torch.zeros_like(radius, dtype=torch.bool)
-    noise = ROUNDING * torch.finfo(next(model.parameters()).dtype).eps
-    for push in (0.0, *(1e-9 * 4.0**power for power in range(14))):
-        pushed = (1 + push) * u
-        logits = decide(model, objective.inputs(pushed)).to(objective.rows)
-        own = (objective.rows @ logits.unsqueeze(-1)).squeeze(-1).amin(-1)
-        clear = own < -noise * logits.abs().amax(-1).clamp(min=1)
-        now = ~stands & radius.isfinite() & clear & (objective.least(pushed) < 0)
-        u = torch.where(now[:, None, None], pushed, u)
-        stands = stands | now
-    adversarial = objective.inputs(torch.where(stands[:, None, None], u, 0.0))
-    moved = (adversarial - objective.center) / torch.where(objective.share > 0, objective.share, 1.0)
-    return torch.where(stands, objective.size(moved), math.inf), adversarial

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from popqorn.models.classifier import SequenceClassifier
+from popqorn.readers.classifier import SequenceClassifier
 
 FOLDER = Path(__file__).parent
 KINDS = ("rnn", "lstm", "gru")

@@ -10,7 +10,7 @@ import popqorn
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Sequences
-from popqorn.experiments.work import fill
+from popqorn.experiments.work import fill, unstopped
 
 TABLE = "frames"
 NORM = 2.0
@@ -46,11 +46,11 @@ def _radii(model: popqorn.SequenceClassifier, inputs: Tensor, label: Tensor) -> 
     found: Row = {"label": int(label), "decision": decision}
     if decision != int(label):
         return {**found, "radii": None, "attacked": None}
-    radii = popqorn.sensitivity(model, inputs, labels=label, norm=NORM, tolerance=TOLERANCE)[0]
+    radii = unstopped(popqorn.sensitivity(model, inputs, labels=label, norm=NORM, tolerance=TOLERANCE)).radius[0]
     frames = len(radii)
     alone = torch.eye(frames, dtype=torch.bool)
     copies, labels = inputs.expand(frames, -1, -1), label.expand(frames)
-    attack = popqorn.attack(model, copies, labels=labels, norm=NORM, frames=alone, method="pgd")
+    attack = unstopped(popqorn.attack(model, copies, labels=labels, norm=NORM, frames=alone, method="pgd"))
     attacked = [radius if math.isfinite(radius) else None for radius in attack.radius.tolist()]
     return {**found, "radii": radii.tolist(), "attacked": attacked}
 

@@ -15,7 +15,7 @@ from popqorn.experiments.networks import Architecture, Split, Trained, trained
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Recipe, stacked
-from popqorn.experiments.work import fill
+from popqorn.experiments.work import fill, unstopped
 
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
 SAMPLES, QUICK_SAMPLES = 1000, 5
@@ -110,10 +110,10 @@ def _measure(digits: Digits, network: Network, model: popqorn.SequenceClassifier
     labels, targets = labels[index], digits.targets[index]
     given: dict[str, Any] = {"labels": labels, "targets": targets, "norm": NORMS[group["norm"]]}
     images = stacked(inputs, index)
-    certificate = popqorn.certify(model, images, **given)
-    clever = popqorn.clever(model, images, seed=block[0], **given)
-    cw = popqorn.attack(model, images, method="cw", seed=block[0], **given)
-    best = popqorn.attack(model, images, method="best", seed=block[0], **given)
+    certificate = unstopped(popqorn.certify(model, images, **given))
+    clever = unstopped(popqorn.clever(model, images, seed=block[0], **given))
+    cw = unstopped(popqorn.attack(model, images, method="cw", seed=block[0], **given))
+    best = unstopped(popqorn.attack(model, images, method="best", seed=block[0], **given))
     columns = {
         "label": labels.tolist(),
         "target": targets.tolist(),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.training import Recipe, Sequences, accuracy, train
-from popqorn.models.classifier import SequenceClassifier
+from popqorn.readers.classifier import SequenceClassifier
 
 CELLS: dict[str, Callable[..., nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 

@@ -13,7 +13,7 @@ from popqorn.experiments.networks import Split
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import stacked
-from popqorn.experiments.work import fill
+from popqorn.experiments.work import fill, unstopped
 
 METHODS = ("planes", "lines", "constants", "interval")
 NETWORKS = tuple(Network(kind, frames, 32) for kind in ("lstm", "gru") for frames in (4, 7, 14))
@@ -53,7 +53,7 @@ def _certified(model: popqorn.SequenceClassifier, digits: Split, targets: Tensor
         method=group["method"],
         tolerance=TOLERANCE,
     )
-    each = zip(found.status, found.radius.tolist(), strict=True)
+    each = zip(unstopped(found).status, found.radius.tolist(), strict=True)
     return [{"status": str(status), "radius": radius, "seconds": found.seconds / len(some)} for status, radius in each]
 
 
@@ -69,9 +69,10 @@ def _word_pairs(store: Store, setup: Setup) -> None:
     def certified(group: Row, some: list[int]) -> list[Row]:
         (sample,) = some
         sentence, label = sentences.inputs[sample], sentences.labels[sample : sample + 1]
-        radii = popqorn.sensitivity(
+        found = popqorn.sensitivity(
             model, sentence.unsqueeze(0), labels=label, norm=2, method=group["method"], tolerance=TOLERANCE
-        )[0]
+        )
+        radii = unstopped(found).radius[0]
         distances = torch.cdist(sentence.double(), vectors)
         within = (distances <= radii.unsqueeze(1)) & (distances > 0)
         return [{"right": bool((radii > 0).any()), "radii": radii.tolist(), "substitutes": int(within.sum())}]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Float, Int
-from popqorn.models.classifier import SequenceClassifier
+from popqorn.readers.classifier import SequenceClassifier
 
 Sequences = Tensor | Sequence[Tensor]
 """Samples of one length, `[samples, frames, features]`, or of several: a list of `[frames, features]`."""

@@ -1,9 +1,13 @@
 """Filling a table of results, a few samples at a time, from wherever it was left."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from popqorn.experiments.store import Row, Store
 from popqorn.experiments.tracking import Track
+from popqorn.result import Result
+
+R = TypeVar("R", bound=Result)
 
 
 def fill(
@@ -35,3 +39,10 @@ def fill(
                 store.append(table, [{**group, "sample": sample, **row} for sample, row in zip(some, found, strict=True)])
                 done += sum(map(cost, some))
                 at(done)
+
+
+def unstopped(result: R) -> R:
+    """The result, if the user let it finish; a row of half a result is not written, and the experiment stops."""
+    if result.stopped:
+        raise KeyboardInterrupt
+    return result

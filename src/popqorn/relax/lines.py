@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popqorn.activations import Activation, Function, PiecewiseLinear, Sigmoidal, Smooth
-from popqorn.relax.relaxation import Box, Linear, Relaxation, rounding
+from popqorn.relax.relaxation import Interval, Linear, Relaxation, rounding
+from popqorn.tape.activations import Activation, Function, PiecewiseLinear, Sigmoidal, Smooth
 
 TANGENT_STEPS = 26
 HULL_ROUNDS = 16
@@ -23,7 +23,7 @@ KEPT_CELLS = 8
 REFINEMENTS = 2
 
 
-def lines(activation: Activation, box: Box) -> Relaxation:
+def lines(activation: Activation, box: Interval) -> Relaxation:
     """Lower and upper line of `activation` over `box`: `lower(x) <= f(x) <= upper(x)` for all `x` in the box."""
     lower_line = _LOWER_LINES[type(activation.shape)]
     slope, offset = lower_line(activation.function, activation.shape, box.lower, box.upper)
@@ -32,13 +32,13 @@ def lines(activation: Activation, box: Box) -> Relaxation:
     return Relaxation(Linear((slope,), offset - activation.slack), Linear((mirrored_slope,), activation.slack - mirrored_offset))
 
 
-def image(activation: Activation, box: Box) -> Box:
+def image(activation: Activation, box: Interval) -> Interval:
     """The least and greatest value of `activation` on `box` (an enclosure of them)."""
     minimum = _MINIMUM[type(activation.shape)]
     low = minimum(activation.function, activation.shape, box.lower, box.upper)
     mirrored_shape = _MIRRORED[type(activation.shape)](activation.shape)
     high = -minimum(mirror(activation.function), mirrored_shape, -box.upper, -box.lower)
-    return Box(low - activation.slack, high + activation.slack)
+    return Interval(low - activation.slack, high + activation.slack)
 
 
 def mirror(function: Function) -> Function:
@@ -64,8 +64,8 @@ def _sigmoidal_lower(function: Function, shape: Sigmoidal, lower: Tensor, upper:
     drop = torch.minimum(steeper * (lower - touch), steeper * (convex_end - touch))
     convex_least = torch.where(lower <= shape.knot, function(touch) - slope * touch + drop, math.inf)
     ends_least = torch.minimum(function(lower) - slope * lower, function(upper) - slope * upper)
-    reach = torch.maximum(lower.abs(), upper.abs())
-    error = rounding(function(lower), function(upper), slope * reach, steeper * (upper - lower))
+    furthest = torch.maximum(lower.abs(), upper.abs())
+    error = rounding(function(lower), function(upper), slope * furthest, steeper * (upper - lower))
     return slope, torch.minimum(convex_least, ends_least) - error
 
 

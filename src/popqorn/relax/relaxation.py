@@ -7,19 +7,19 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Box:
+class Interval:
     """`lower <= x <= upper`, entry by entry: the domain of a relaxation."""
 
     lower: Tensor
     upper: Tensor
 
-    def intersect(self, other: "Box") -> "Box":
+    def intersect(self, other: "Interval") -> "Interval":
         """The box of what is in both; where rounding makes the two disagree, the hull of the sliver between them."""
         lower, upper = torch.maximum(self.lower, other.lower), torch.minimum(self.upper, other.upper)
-        return Box(torch.minimum(lower, upper), torch.maximum(lower, upper))
+        return Interval(torch.minimum(lower, upper), torch.maximum(lower, upper))
 
-    def __neg__(self) -> "Box":
-        return Box(-self.upper, -self.lower)
+    def __neg__(self) -> "Interval":
+        return Interval(-self.upper, -self.lower)
 
 
 @dataclass(frozen=True)

@@ -3,38 +3,38 @@
 import torch
 from torch import Tensor
 
-from popqorn.activations import SIGMOID, Activation
-from popqorn.program import GateKind
 from popqorn.relax.lines import image, lines
-from popqorn.relax.relaxation import Box, Linear, Relaxation, rounding
+from popqorn.relax.relaxation import Interval, Linear, Relaxation, rounding
+from popqorn.tape.activations import SIGMOID, Activation
+from popqorn.tape.ops import GateKind
 
 
-def gate_image(kind: GateKind, v: Box, z: Box) -> Box:
+def gate_image(kind: GateKind, v: Interval, z: Interval) -> Interval:
     """The least and greatest value of a gate on a box: each sits at an end of `z`, and of `v` by the sign of the factor there."""
     low, high = torch.sigmoid(v.lower), torch.sigmoid(v.upper)
     least, greatest = kind.factor(z.lower), kind.factor(z.upper)
     lower = torch.where(least >= 0, low, high) * least
     upper = torch.where(greatest >= 0, high, low) * greatest
     ulps = 4 * torch.finfo(lower.dtype).eps
-    return Box(lower - ulps * lower.abs(), upper + ulps * upper.abs())
+    return Interval(lower - ulps * lower.abs(), upper + ulps * upper.abs())
 
 
-def gate_constants(kind: GateKind, v: Box, z: Box) -> Relaxation:
+def gate_constants(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
     """A gate between its minimum and its maximum over the box."""
     values = gate_image(kind, v, z)
     zero = torch.zeros_like(values.lower)
     return Relaxation(Linear((zero, zero), values.lower), Linear((zero, zero), values.upper))
 
 
-def gate_lines(kind: GateKind, v: Box, z: Box) -> Relaxation:
+def gate_lines(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
     """A gate as a line in `v` alone: the other factor sits at its extreme `t`, and `t s(v)` between `t` times lines of `s`."""
     sigmoid = lines(SIGMOID, v)
     lower = _times(kind.factor(z.lower), sigmoid.lower, sigmoid.upper)
     upper = _times(kind.factor(z.upper), sigmoid.upper, sigmoid.lower)
-    reach = torch.maximum(v.lower.abs(), v.upper.abs())
+    furthest = torch.maximum(v.lower.abs(), v.upper.abs())
     return Relaxation(
-        Linear(lower.slopes, lower.offset - rounding(lower.slopes[0] * reach, lower.offset)),
-        Linear(upper.slopes, upper.offset + rounding(upper.slopes[0] * reach, upper.offset)),
+        Linear(lower.slopes, lower.offset - rounding(lower.slopes[0] * furthest, lower.offset)),
+        Linear(upper.slopes, upper.offset + rounding(upper.slopes[0] * furthest, upper.offset)),
     )
 
 
@@ -45,7 +45,7 @@ def _times(t: Tensor, for_positive: Linear, for_negative: Linear) -> Linear:
     return Linear((t * slope, torch.zeros_like(t)), t * offset)
 
 
-def unary_constants(activation: Activation, box: Box) -> Relaxation:
+def unary_constants(activation: Activation, box: Interval) -> Relaxation:
     """An activation between its minimum and its maximum over the box."""
     values = image(activation, box)
     zero = torch.zeros_like(values.lower)

@@ -1,0 +1,257 @@
+"""The backward walk: a lower bound of linear rows of one node as a linear function of the inputs.
+
+Rows are `[batch or 1, rows, width]`. A linear operation pulls them back to its operands (its vector-Jacobian product); a
+nonlinearity replaces its entry by the lower relaxation where the coefficient is positive and by the upper one where it is
+negative. Upper bounds are lower bounds of the negated rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.regions.region import AllowedSet
+from popqorn.relax.relaxation import Interval, Relaxation
+from popqorn.tape.ops import Affine, Input, Node, Slice, Sum, pull_back
+from popqorn.tape.tape import Tape
+
+
+@dataclass
+class _Gathered:
+    """The coefficients of a node that is used in slices: each slice's are written to their place, so that nothing is copied."""
+
+    rows: Tensor
+    places: set[tuple[int, int]] = field(default_factory=set)
+
+    def overlaps(self, place: tuple[int, int]) -> bool:
+        """Whether `place` shares entries with another one without being the same."""
+        return any(place != other and place[0] < other[1] and other[0] < place[1] for other in self.places)
+
+    def add_product(self, place: tuple[int, int], rows: Tensor, magnitude: Tensor, middle: Tensor, half: Tensor) -> None:
+        """Add `rows * middle + magnitude * half` to the coefficients at `place`."""
+        view = self.rows[..., slice(*place)]
+        if place in self.places:
+            view.addcmul_(rows, middle)
+        else:
+            torch.mul(rows, middle, out=view)
+            self.places.add(place)
+        view.addcmul_(magnitude, half)
+
+    def finish(self) -> Tensor:
+        """All coefficients; slices nobody has written to have none."""
+        end = 0
+        for start, stop in [*sorted(self.places), (self.rows.shape[-1],) * 2]:
+            self.rows[..., end:start] = 0
+            end = stop
+        return self.rows
+
+
+@dataclass
+class _Walk:
+    """Rows that still wait at nodes further up, piece by piece; the constant terms collected so far, and what has reached frames.
+
+    `relaxations`, `known` and `boxes` are of the whole batch, `samples` says which of it this walk is for. With `boxes`, the walk
+    ends at the nonlinear nodes it meets first: they are taken at the ends of their boxes.
+    """
+
+    tape: Tape
+    relaxations: Mapping[int, Relaxation]
+    known: Mapping[int, Tensor]
+    samples: slice
+    allowed: AllowedSet
+    boxes: Sequence[Interval] | None
+    parts: dict[int, Tensor] = field(default_factory=dict)
+    waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    gathered: dict[int, _Gathered] = field(default_factory=dict)
+    terms: list[Tensor] = field(default_factory=list)
+
+    def send_product(self, node: int, rows: Tensor, magnitude: Tensor, middle: Tensor, half: Tensor) -> None:
+        """Add `rows * middle + magnitude * half` to the coefficients of `node`."""
+        target = self.tape.nodes[node]
+        whole = target.sources[0] if isinstance(target, Slice) else node
+        if not isinstance(target, Slice) or whole in self.known or isinstance(self.tape.nodes[whole], Input):
+            self.send(node, (rows * middle).addcmul_(magnitude, half))
+            return
+        place = target.start, target.stop
+        if whole not in self.gathered:
+            shape = max(rows.shape[0], middle.shape[0]), rows.shape[1], self.tape.nodes[whole].width
+            self.gathered[whole] = _Gathered(rows.new_empty(shape))
+        if self.gathered[whole].overlaps(place):
+            self.send(whole, (rows * middle).addcmul_(magnitude, half), target.start)
+        else:
+            self.gathered[whole].add_product(place, rows, magnitude, middle, half)
+
+    def collect(self, node: int) -> Tensor | None:
+        """All that was sent to `node`, at its full width; None if nothing was."""
+        pieces = self.waiting.pop(node, [])
+        if node in self.gathered:
+            pieces.append((0, self.gathered.pop(node).finish()))
+        return _assemble(pieces, self.tape.nodes[node].width) if pieces else None
+
+    def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
+        """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
+
+        A known node is a constant term and is done with. What a frame contributes at its centre is added here, unless the sender
+        has done so (`centered`).
+        """
+        if node in self.known:
+            self.terms.append(_applied(rows, self.value(node)[:, start : start + rows.shape[-1]]))
+            return
+        self.waiting.setdefault(node, []).append((start, rows))
+        target = self.tape.nodes[node]
+        if isinstance(target, Input) and not centered:
+            center = self.allowed.center[:, target.frame, start : start + rows.shape[-1]]
+            self.terms.append(_applied(rows, center))
+
+    def value(self, node: int) -> Tensor:
+        """The value of a known node, `[batch or 1, width]`."""
+        return self.own(self.known[node])
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """This walk's samples of a tensor `[batch or 1, ...]`."""
+        return tensor[self.samples] if tensor.shape[0] > 1 else tensor
+
+
+def walk_back(
+    tape: Tape,
+    position: int,
+    rows: Float[Tensor, "#batch rows width"],
+    relaxations: Mapping[int, Relaxation],
+    known: Mapping[int, Tensor],
+    samples: slice,
+    allowed: AllowedSet,
+    boxes: Sequence[Interval] | None = None,
+) -> Float[Tensor, "#batch rows"]:
+    """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed; `allowed` is theirs alone.
+
+    The least value of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound.
+    `known` holds the values of nodes that do not move: the walk ends there. With `boxes` it ends at the first nonlinear nodes.
+    """
+    walk = _Walk(tape, relaxations, known, samples, allowed, boxes)
+    walk.send(position, rows)
+    for index in range(position, -1, -1):
+        sent = walk.collect(index)
+        if sent is not None:
+            _pass(walk, index, sent)
+    if walk.parts:
+        walk.terms.append(allowed.least(walk.parts))
+    total = walk.terms[0]
+    for term in walk.terms[1:]:
+        total = total + term
+    return total
+
+
+def _pass(walk: _Walk, index: int, rows: Tensor) -> None:
+    """Hand the rows of a node on to its operands."""
+    node = walk.tape.nodes[index]
+    if isinstance(node, Input):
+        walk.parts[node.frame] = walk.allowed.part(node.frame, rows)
+    elif not node.linear:
+        _replace(walk, [index], rows)
+    else:
+        _FAST.get(type(node), _linear)(walk, node, rows)
+
+
+def _assemble(pieces: list[tuple[int, Tensor]], whole: int) -> Tensor:
+    """The sum of all pieces sent to a node, at its full width."""
+    by_place: dict[tuple[int, int], Tensor] = {}
+    for start, rows in pieces:
+        place = start, rows.shape[-1]
+        by_place[place] = rows if place not in by_place else by_place[place] + rows
+    if len(by_place) == 1 and (0, whole) in by_place:
+        return by_place[0, whole]
+    batch = max(rows.shape[0] for rows in by_place.values())
+    places = sorted(by_place)
+    ends = [start + width for start, width in places]
+    if [start for start, _ in places] == [0, *ends[:-1]] and ends[-1] == whole:
+        return torch.cat([by_place[place].expand(batch, -1, -1) for place in places], dim=-1)
+    total = pieces[0][1].new_zeros(batch, pieces[0][1].shape[1], whole)
+    for start, width in places:
+        total[..., start : start + width] += by_place[start, width]
+    return total
+
+
+def _applied(rows: Tensor, value: Tensor) -> Tensor:
+    """`rows @ value` for values `[batch or 1, width]`."""
+    return (rows @ value.unsqueeze(-1)).squeeze(-1)
+
+
+# ---- linear operations -------------------------------------------------------------------------------------------------------
+
+
+def _linear(walk: _Walk, node: Node, rows: Tensor) -> None:
+    constant, parts = pull_back(node, rows, [walk.tape.nodes[source].width for source in node.sources])
+    walk.terms.append(constant)
+    for source, part in zip(node.sources, parts, strict=True):
+        walk.send(source, part)
+
+
+def _affine(walk: _Walk, node: Affine, rows: Tensor) -> None:
+    """One product for all operands that move. Frames are taken at their centre together with the bias, before the rows widen."""
+    fixed = node.bias.unsqueeze(0)
+    moving: list[tuple[int, Tensor]] = []
+    for source, weight in zip(node.sources, node.weights, strict=True):
+        operand = walk.tape.nodes[source]
+        if source in walk.known:
+            fixed = fixed + walk.value(source) @ weight.mT
+            continue
+        if isinstance(operand, Input):
+            fixed = fixed + walk.allowed.center[:, operand.frame] @ weight.mT
+        moving.append((source, weight))
+    walk.terms.append(_applied(rows, fixed))
+    stacked = node.stacked if len(moving) == len(node.weights) else torch.cat([weight for _, weight in moving], dim=1)
+    parts = (rows @ stacked).split([weight.shape[1] for _, weight in moving], dim=-1)
+    for (source, _), part in zip(moving, parts, strict=True):
+        walk.send(source, part, centered=True)
+
+
+def _sum(walk: _Walk, node: Sum, rows: Tensor) -> None:
+    """Nonlinear operands that only this sum uses are replaced together: one relaxation, one pass for all of them."""
+    relaxed = [source for source in node.sources if source in walk.relaxations and walk.tape.users[source] == 1]
+    if relaxed:
+        _replace(walk, relaxed, rows)
+    for source in node.sources:
+        if source not in relaxed:
+            walk.send(source, rows)
+
+
+def _slice(walk: _Walk, node: Slice, rows: Tensor) -> None:
+    walk.send(node.sources[0], rows, node.start)
+
+
+# Where a profile asked for something faster than the vector-Jacobian product.
+_FAST: dict[type, Callable[..., None]] = {Affine: _affine, Sum: _sum, Slice: _slice}
+
+
+# ---- nonlinear ones ----------------------------------------------------------------------------------------------------------
+
+
+def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
+    """Put the relaxations of a sum of nonlinear nodes in its place, or the ends of their boxes if the walk ends there.
+
+    `low` for positive and `high` for negative coefficients is `middle * rows + half * |rows|`: two passes over the rows.
+    """
+    slopes: dict[int, tuple[Tensor, Tensor]] = {}
+    offset = None
+    for index in indices:
+        if walk.boxes is not None:
+            offset = _added(walk, offset, walk.boxes[index].lower, walk.boxes[index].upper)
+            continue
+        lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
+        for source, low, high in zip(walk.tape.nodes[index].sources, lower.slopes, upper.slopes, strict=True):
+            slopes[source] = _added(walk, slopes.get(source), low, high)
+        offset = _added(walk, offset, lower.offset, upper.offset)
+    assert offset is not None
+    magnitude = rows.abs()
+    for source, (middle, half) in slopes.items():
+        walk.send_product(source, rows, magnitude, middle, half)
+    walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
+
+
+def _added(walk: _Walk, before: tuple[Tensor, Tensor] | None, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and half difference of a lower and an upper coefficient, `[batch, 1, width]`, added to those of `before`."""
+    low, high = walk.own(low), walk.own(high)
+    middle, half = ((low + high) / 2).unsqueeze(-2), ((low - high) / 2).unsqueeze(-2)
+    return (middle, half) if before is None else (before[0] + middle, before[1] + half)

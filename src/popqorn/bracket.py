@@ -1,0 +1,109 @@
+"""`bracket`: what is proven, what is estimated and what an attack reaches, for the same samples."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from popqorn._typing import Float
+from popqorn.api import certify
+from popqorn.attacks.run import AttackResult, attack
+from popqorn.certificate import Certificate
+from popqorn.clever import CleverResult, clever
+from popqorn.status import Status
+from popqorn.task import Question, read_region, read_spec
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """`lower <= true minimum <= upper` for every sample; `estimate` (CLEVER-RNN) comes without a guarantee.
+
+    The three results it was made from are kept: `certificate`, `clever` (None for words, which have no gradients), `attack`.
+    """
+
+    certificate: Certificate
+    clever: CleverResult | None
+    attack: AttackResult
+
+    @property
+    def lower(self) -> Float[Tensor, " batch"]:
+        return self.certificate.radius
+
+    @property
+    def estimate(self) -> Float[Tensor, " batch"]:
+        return torch.full_like(self.lower, torch.nan) if self.clever is None else self.clever.score
+
+    @property
+    def upper(self) -> Float[Tensor, " batch"]:
+        return self.attack.radius
+
+    @property
+    def ratio(self) -> Float[Tensor, " batch"]:
+        """`upper / lower`: how much of the truth is still open; NaN for samples that are decided wrongly."""
+        return self.upper / self.lower
+
+    @property
+    def seconds(self) -> float:
+        return self.certificate.seconds + self.attack.seconds + (0.0 if self.clever is None else self.clever.seconds)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the user stopped one of the three before it was done."""
+        return self.certificate.stopped or self.attack.stopped or (self.clever is not None and self.clever.stopped)
+
+    def __str__(self) -> str:
+        """The table: one line per sample, and the means over those decided rightly."""
+        heading = f"{'sample':>6} {'certified':>10} {'CLEVER':>10} {'attack':>10} {'attack/certified':>16}"
+        columns = (self.lower, self.estimate, self.upper, self.ratio)
+        lines = [heading]
+        for sample, status in enumerate(self.certificate.status):
+            if status in _WRONG:
+                lines.append(f"{sample:6} {status}")
+            else:
+                low, middle, high, ratio = (float(column[sample]) for column in columns)
+                lines.append(f"{sample:6} {low:10.5g} {middle:10.5g} {high:10.5g} {ratio:16.3g}")
+        right = torch.tensor([status not in _WRONG for status in self.certificate.status])
+        if right.any():
+            low, middle, high, ratio = (float(column.cpu()[right].mean()) for column in columns)
+            lines.append(f"{'mean':>6} {low:10.5g} {middle:10.5g} {high:10.5g} {ratio:16.3g}")
+        return "\n".join(lines)
+
+
+_WRONG = (Status.MISCLASSIFIED, Status.VIOLATED)
+
+
+@torch.inference_mode(False)
+def bracket(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    region: Any = None,
+    spec: Any = None,
+    labels: Any = None,
+    targets: Any = None,
+    norm: float | None = None,
+    frames: Any = None,
+    scale: Any = None,
+    lengths: Any = None,
+    attack_method: str = "best",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    progress: Any = None,
+) -> Bracket:
+    """Certificate, CLEVER estimate and attack for the same samples; the arguments are those of `certify` and `attack`.
+
+    >>> print(bracket(model, digits, norm=2))
+    """
+    asked: dict[str, Any] = {
+        "region": read_region(region, norm, frames, scale),
+        "spec": read_spec(spec, labels, targets),
+        "lengths": lengths,
+        "dtype": dtype,
+    }
+    finite = Question.read(model, inputs, **asked).tasks[0].allowed.choices is not None
+    return Bracket(
+        certificate=certify(model, inputs, progress=progress, **asked),
+        clever=None if finite else clever(model, inputs, seed=seed, progress=progress, **asked),
+        attack=attack(model, inputs, method=attack_method, seed=seed, progress=progress, **asked),
+    )

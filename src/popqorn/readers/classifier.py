@@ -1,0 +1,147 @@
+"""`SequenceClassifier`: a recurrent network, a way to pool its outputs, and a head; and the tape of one."""
+
+import torch
+from torch import Tensor, nn
+
+from popqorn.readers.heads import write_head
+from popqorn.readers.recurrent import unroll
+from popqorn.tape.tape import Tape, TapeWriter
+
+POOLINGS = ("last", "mean", "max", "final", None)
+
+
+class SequenceClassifier(nn.Module):
+    """`head(pool(rnn(x)))` for sequences `x` of shape `[batch, frames, features]`, whatever the rnn's own `batch_first`.
+
+    `pooling` is `"last"` (the output at the last frame), `"mean"` or `"max"` (of all outputs, entry by entry), `"final"` (each
+    direction's final state; for one direction the same as `"last"`) or None: the head at every step, `[batch, steps, classes]`.
+    `initial_state` is what torch takes as the initial state, without its batch axis: `[layers * directions, hidden]`, or a pair
+    of those for an LSTM; zeros by default.
+
+    >>> model = SequenceClassifier(nn.LSTM(196, 32), nn.Linear(32, 10))
+    >>> model(torch.zeros(5, 4, 196)).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        rnn: nn.Module,
+        head: nn.Module,
+        pooling: str | None = "last",
+        initial_state: Tensor | tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        if type(rnn) not in (nn.RNN, nn.LSTM, nn.GRU):
+            raise TypeError(f"rnn is a {_type_name(rnn)}; pass an nn.RNN, nn.LSTM or nn.GRU")
+        assert isinstance(rnn, nn.RNN | nn.LSTM | nn.GRU)
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; pass one of {', '.join(map(repr, POOLINGS))}")
+        self.rnn = rnn
+        self.head = head
+        self.pooling = pooling
+        states = _check_initial_state(rnn, initial_state)
+        for name, state in zip(("initial_hidden", "initial_cell"), states, strict=False):
+            self.register_buffer(name, state, persistent=initial_state is not None)
+
+    @property
+    def initial_state(self) -> tuple[Tensor, ...]:
+        """`(h,)`, or `(h, c)` for an LSTM; each `[layers * directions, size]`."""
+        names = ("initial_hidden", "initial_cell") if isinstance(self.rnn, nn.LSTM) else ("initial_hidden",)
+        return tuple(self.get_buffer(name) for name in names)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        batch = inputs.shape[0]
+        states = tuple(state.unsqueeze(1).expand(-1, batch, -1).contiguous() for state in self.initial_state)
+        sequence = inputs if self.rnn.batch_first else inputs.transpose(0, 1)
+        outputs, final = self.rnn(sequence, states if isinstance(self.rnn, nn.LSTM) else states[0])
+        outputs = outputs if self.rnn.batch_first else outputs.transpose(0, 1)
+        if self.pooling is None:
+            steps: Tensor = self.head(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
+            return steps
+        if self.pooling == "mean":
+            pooled = outputs.mean(dim=1)
+        elif self.pooling == "max":
+            pooled = outputs.amax(dim=1)
+        elif self.pooling == "last":
+            pooled = outputs[:, -1]
+        else:
+            hidden = final[0] if isinstance(self.rnn, nn.LSTM) else final
+            directions = 2 if self.rnn.bidirectional else 1
+            pooled = torch.cat(list(hidden[-directions:]), dim=-1)
+        logits = self.head(pooled)
+        assert isinstance(logits, Tensor)
+        return logits
+
+
+def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, device: torch.device) -> Tape:
+    """The tape of `model` in eval mode for sequences of `frames` frames."""
+    writer = TapeWriter(frames, model.rnn.input_size, dtype=dtype, device=device)
+    positions = [writer.input(frame) for frame in range(frames)]
+    outputs = unroll(writer, model.rnn, positions, model.initial_state)
+    steps = [writer.concat(*step) if len(step) > 1 else step[0] for step in outputs]
+    if model.pooling is None:
+        heads = [write_head(writer, model.head, step) for step in steps]
+        return writer.finish(writer.concat(*heads), (frames, writer.width(heads[0])))
+    if model.pooling == "final" and model.rnn.bidirectional:
+        pooled = writer.concat(outputs[-1][0], outputs[0][1])
+    elif model.pooling == "mean":
+        pooled = writer.scale(writer.sum(*steps), 1 / frames)
+    elif model.pooling == "max":
+        pooled = writer.maximum(*steps)
+    else:
+        pooled = steps[-1]
+    return writer.finish(write_head(writer, model.head, pooled))
+
+
+def read_model(model: object) -> SequenceClassifier:
+    """The model as given, if it can be read; every refusal says what to do."""
+    kind = type(model).__name__
+    if not isinstance(model, SequenceClassifier):
+        remedy = "wrap your network as popqorn.SequenceClassifier(rnn, head)"
+        if isinstance(model, nn.RNNBase):
+            remedy = "add its head: popqorn.SequenceClassifier(rnn, nn.Linear(rnn.hidden_size, classes))"
+        raise TypeError(f"model is a {kind}, which cannot be read; {remedy}")
+    if type(model).forward is not SequenceClassifier.forward:
+        raise TypeError(f"model is a {kind} with a forward of its own, which cannot be read; pass a SequenceClassifier")
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise ValueError(
+                f"model: {name} holds {bad} value(s) that are NaN or infinite; nothing can be proven, load sound weights"
+            )
+    return model
+
+
+@torch.no_grad()
+def outputs_of(model: SequenceClassifier, inputs: Tensor) -> Tensor:
+    """The model's own outputs in eval mode, in its own dtype and on its own device; flattened to `[batch, outputs]`."""
+    parameter = next(model.parameters())
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        outputs: Tensor = model(inputs.to(parameter))
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return outputs.flatten(1).to(inputs.device)
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _check_initial_state(rnn: nn.RNN | nn.LSTM | nn.GRU, given: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Tensor, ...]:
+    layers = rnn.num_layers * (2 if rnn.bidirectional else 1)
+    shapes = [(layers, rnn.proj_size or rnn.hidden_size)]
+    if isinstance(rnn, nn.LSTM):
+        shapes.append((layers, rnn.hidden_size))
+    if given is None:
+        weight = next(rnn.parameters())
+        return tuple(weight.new_zeros(shape) for shape in shapes)
+    states = (given,) if isinstance(given, Tensor) else tuple(given)
+    if [tuple(state.shape) for state in states] != shapes:
+        raise ValueError(
+            f"initial_state has shape {', '.join(str(tuple(state.shape)) for state in states)}; "
+            f"this {_type_name(rnn)} takes {', '.join(map(str, shapes))} (no batch axis)"
+        )
+    return states

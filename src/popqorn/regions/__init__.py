@@ -1,0 +1,1 @@
+"""Regions: what the adversary may do."""

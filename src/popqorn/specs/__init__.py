@@ -1,0 +1,1 @@
+"""Specs: what must hold."""

@@ -1,0 +1,38 @@
+"""What the result for a sample means, and what to do about it."""
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """What a sample's result means; `remedy` says what to do next."""
+
+    CERTIFIED = "certified"
+    MISCLASSIFIED = "misclassified"
+    VIOLATED = "violated by the input itself"
+    NOT_CERTIFIED = "not certified at any size tried"
+    UNBOUNDED = "certified at every size tried"
+    OUT_OF_EVALUATIONS = "certified, but the search ran out of evaluations"
+    BROKEN = "broken by an attack"
+    UNBROKEN = "no attack found"
+    ESTIMATED = "estimated"
+    STOPPED = "stopped before it was done"
+
+    @property
+    def remedy(self) -> str:
+        """What to do next."""
+        return _REMEDIES[self]
+
+
+_REMEDIES = {
+    Status.CERTIFIED: "nothing: the result is a proof",
+    Status.MISCLASSIFIED: "the model decides otherwise than labelled; leave labels out to certify decisions as they are",
+    Status.VIOLATED: "the property is false for the input as it is; check its rows and offset, or the model",
+    Status.NOT_CERTIFIED: "nothing is proven, and nothing refuted: try a smaller eps or popqorn.attack; "
+    "for certify the margin is zero, or so small that rounding hides it",
+    Status.UNBOUNDED: "nothing: the radius is proven, and the search found no size at which the proof fails",
+    Status.OUT_OF_EVALUATIONS: "the radius is proven, but may be larger; raise tolerance",
+    Status.BROKEN: "the adversarial input shows it: train for robustness, or see how much is certified",
+    Status.UNBROKEN: "nothing is proven by that: try method='best', or more restarts; popqorn.certify says what is proven",
+    Status.ESTIMATED: "nothing is proven by that: popqorn.certify says what is proven, popqorn.attack what is refuted",
+    Status.STOPPED: "what is there is proven, but the search had not ended; call again for the samples that are left",
+}

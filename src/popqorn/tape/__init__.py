@@ -1,0 +1,1 @@
+"""The tape: networks as straight lists of operations."""

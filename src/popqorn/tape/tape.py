@@ -1,0 +1,143 @@
+"""The tape: a network unrolled into a straight list of a handful of operations, and how one is written.
+
+Everything else (boxes, relaxations, backward walks, attacks) goes along this list. Operands come before their users.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.tape.activations import Activation
+from popqorn.tape.ops import Affine, Concat, Constant, Gate, GateKind, Input, Maximum, Node, Scale, Slice, Sum, Unary
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """A network for sequences of `frames` frames with `features` features; its last node is the output.
+
+    `shape` is the output's shape per sample, such as `(classes,)`, or `(steps, classes)` for one decision per step; the value
+    of the last node is the output flattened.
+    """
+
+    nodes: tuple[Node, ...]
+    frames: int
+    features: int
+    shape: tuple[int, ...]
+
+    @cached_property
+    def users(self) -> tuple[int, ...]:
+        """How many operands each node is."""
+        counts = [0] * len(self.nodes)
+        for node in self.nodes:
+            for source in node.sources:
+                counts[source] += 1
+        return tuple(counts)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the output has."""
+        return self.nodes[-1].width
+
+    def values(self, inputs: Float[Tensor, "batch frames features"]) -> list[Tensor]:
+        """The value of every node, in order."""
+        values: list[Tensor] = []
+        for node in self.nodes:
+            if isinstance(node, Input):
+                values.append(inputs[:, node.frame])
+            else:
+                values.append(node.evaluate(*(values[source] for source in node.sources)))
+        return values
+
+    def __call__(self, inputs: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch outputs"]:
+        return self.values(inputs)[-1].expand(inputs.shape[0], -1)
+
+
+class TapeWriter:
+    """Writes a tape; every method appends one operation and returns its position.
+
+    Weights are copied to `dtype` and `device` as they come in, so that a tape never shares storage with a module in training.
+    """
+
+    def __init__(self, frames: int, features: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.frames = frames
+        self.features = features
+        self.dtype = dtype
+        self.device = device
+        self._nodes: list[Node] = []
+        self._inputs: dict[int, int] = {}
+
+    def _append(self, node: Node) -> int:
+        self._nodes.append(node)
+        return len(self._nodes) - 1
+
+    def tensor(self, value: Tensor) -> Tensor:
+        """A copy of `value` in the tape's dtype and on its device, cut off from autograd."""
+        return value.detach().to(device=self.device, dtype=self.dtype, copy=True)
+
+    def width(self, position: int) -> int:
+        """How many entries the value at `position` has."""
+        return self._nodes[position].width
+
+    def is_zero(self, position: int) -> bool:
+        """Whether the value at `position` is a constant zero, such as the usual initial state."""
+        node = self._nodes[position]
+        return isinstance(node, Constant) and not bool(node.value.any())
+
+    def input(self, frame: int) -> int:
+        """The one node of a frame: what the whole network makes of it arrives there together."""
+        if frame not in self._inputs:
+            self._inputs[frame] = self._append(Input(frame, self.features))
+        return self._inputs[frame]
+
+    def constant(self, value: Tensor) -> int:
+        return self._append(Constant(self.tensor(value)))
+
+    def affine(self, terms: Sequence[tuple[int, Tensor]], bias: Tensor | None = None) -> int:
+        """`sum of weight @ operand + bias` over `terms` of `(operand, weight)`; operands that are always zero are left out."""
+        terms = [term for term in terms if not self.is_zero(term[0])] or terms
+        weights = tuple(self.tensor(weight) for _, weight in terms)
+        zero = torch.zeros(weights[0].shape[0], dtype=self.dtype, device=self.device)
+        return self._append(Affine(tuple(source for source, _ in terms), weights, zero if bias is None else self.tensor(bias)))
+
+    def scale(self, source: int, factor: float) -> int:
+        return self._append(Scale((source,), factor, self.width(source)))
+
+    def sum(self, *sources: int) -> int:
+        return self._append(Sum(sources, self.width(sources[0]))) if len(sources) > 1 else sources[0]
+
+    def slice(self, source: int, start: int, stop: int) -> int:
+        return self._append(Slice((source,), start, stop))
+
+    def concat(self, *sources: int) -> int:
+        return self._append(Concat(sources, tuple(self.width(source) for source in sources)))
+
+    def unary(self, source: int, activation: Activation) -> int:
+        return self._append(Unary((source,), activation, self.width(source)))
+
+    def gate(self, v: int, z: int, kind: GateKind, *, closing: bool = False) -> int:
+        return self._append(Gate((v, z), kind, self.width(z), closing))
+
+    def maximum(self, *sources: int) -> int:
+        return self._append(Maximum(sources, self.width(sources[0]))) if len(sources) > 1 else sources[0]
+
+    def finish(self, output: int, shape: tuple[int, ...] | None = None) -> Tape:
+        """The tape of everything `output` depends on, `output` last; `shape` is the output's, by default one axis."""
+        needed = {output}
+        for position in range(output, -1, -1):
+            if position in needed:
+                needed.update(self._nodes[position].sources)
+        kept = sorted(needed)
+        renumbered = {old: new for new, old in enumerate(kept)}
+        nodes = tuple(_renumber(self._nodes[old], renumbered.__getitem__) for old in kept)
+        shape = (self.width(output),) if shape is None else shape
+        assert math.prod(shape) == self.width(output)
+        return Tape(nodes, self.frames, self.features, shape)
+
+
+def _renumber(node: Node, position: Callable[[int], int]) -> Node:
+    return replace(node, sources=tuple(position(source) for source in node.sources))  # type: ignore[type-var]

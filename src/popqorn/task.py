@@ -1,0 +1,189 @@
+"""The task of every search and attack: a tape, what is allowed, what must hold, how to bound. Nothing else knows all four."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn._version import __version__
+from popqorn.bounds.chunks import entry_blocks, read_chunk_rows
+from popqorn.bounds.first_order import first_order
+from popqorn.bounds.inner import relax
+from popqorn.readers.classifier import SequenceClassifier, read_model, tape_of
+from popqorn.reading import describe, fingerprint, read_dtype, read_tensor
+from popqorn.regions.ball import Ball
+from popqorn.regions.region import AllowedSet, Region
+from popqorn.relax.methods import Method, read_method
+from popqorn.sequences import Sequences, read_sequences, together
+from popqorn.specs.decision import Decision
+from popqorn.specs.spec import Margins, Spec, extremes
+from popqorn.tape.tape import Tape
+
+
+@dataclass(frozen=True)
+class Task:
+    """One entry per sample (or sample and target, or sample and frame)."""
+
+    tape: Tape
+    allowed: AllowedSet
+    margins: Margins
+    method: Method
+    chunk_rows: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.allowed.center)
+
+    def select(self, index: Tensor) -> "Task":
+        """Some of the entries, in any order and any number of times."""
+        return replace(self, allowed=self.allowed.select(index), margins=self.margins.select(index))
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Entries in blocks that fit the memory."""
+        yield from entry_blocks(self.tape, len(self), self.margins.rows.shape[1], self.allowed.center)
+
+    def prove(self, eps: Float[Tensor, " batch"]) -> Float[Tensor, "batch rows"]:
+        """Lower bounds of the margins over all inputs allowed at size `eps`."""
+        relaxed = relax(self.tape, self.allowed.at(eps), self.method, self.chunk_rows)
+        return relaxed.lower(self.margins.rows) + self.margins.offset
+
+    def values(self, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch rows"]:
+        """The margins at given inputs; differentiable."""
+        return self.margins.of(self.tape(points))
+
+    def first_order(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows"]]:
+        """The margins at the inputs, and the size at which each is used up to first order."""
+        return first_order(self.tape, self.allowed, self.margins)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a public function was asked: one task per length of sequence, and the settings that decide the numbers."""
+
+    model: SequenceClassifier
+    groups: list[Sequences]
+    tasks: list[Task]
+    settings: dict[str, Any]
+
+    @property
+    def batch(self) -> int:
+        return self.groups[0].batch
+
+    @staticmethod
+    def read(
+        model: object,
+        inputs: Any,
+        *,
+        lengths: Any,
+        region: Region,
+        spec: Spec | None,
+        method: Any = "planes",
+        chunk_rows: Any = None,
+        dtype: Any = torch.float64,
+    ) -> "Question":
+        """Check the arguments of a public function; every error names the argument and the remedy. No `spec`: bare outputs."""
+        network = read_model(model)
+        dtype = read_dtype(dtype)
+        groups = read_sequences(inputs, lengths, network.rnn.input_size, dtype)
+        chosen, chunk = read_method(method), read_chunk_rows(chunk_rows)
+        tasks = []
+        for group in groups:
+            tape = tape_of(network, group.frames, dtype=dtype, device=group.values.device)
+            allowed = region.around(group)
+            outputs = tape(allowed.center).unflatten(1, tape.shape)
+            margins = extremes(outputs) if spec is None else spec.margins(outputs, group)
+            tasks.append(Task(tape, allowed, margins, chosen, chunk))
+        about = {
+            "popqorn": __version__,
+            "torch": torch.__version__,
+            "region": describe(region),
+            "spec": None if spec is None else describe(spec),
+            "dtype": str(dtype).removeprefix("torch."),
+            "device": str(groups[0].values.device),
+            "shape": [groups[0].batch, groups[0].longest, network.rnn.input_size],
+            "lengths": [group.frames for group in groups],
+            "weights": fingerprint(network.state_dict().values()),
+            "inputs": fingerprint(group.values for group in groups),
+        }
+        return Question(network, groups, tasks, about)
+
+    def sizes(self, eps: Any) -> list[Tensor]:
+        """The size of every set, per task: as given, or each as large as it gets."""
+        if eps is None:
+            return [self._greatest(task.allowed) for task in self.tasks]
+        every = read_eps(eps, self.batch, self.groups[0].values)
+        if self.tasks[0].allowed.whole and (every != every.round()).any():
+            raise ValueError(f"eps holds {float(every[every != every.round()][0]):g}; this region counts, pass whole numbers")
+        return [group.of_batch(every) for group in self.groups]
+
+    def together(self, parts: Sequence[Tensor]) -> Tensor:
+        """What was found for each task, `[entries, ...]`, in the order of the inputs."""
+        return together(parts, self.groups)
+
+    def in_order(self, parts: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+        """The same for what is no tensor."""
+        ordered: list[Any] = [None] * self.batch
+        for part, group in zip(parts, self.groups, strict=True):
+            for sample, value in zip(group.samples.tolist(), part, strict=True):
+                ordered[sample] = value
+        return tuple(ordered)
+
+    def tables(self, rows: Sequence[Tensor]) -> Tensor:
+        """Values of the margins' rows as one table, in the order of the inputs."""
+        return self.together([task.margins.table(values) for task, values in zip(self.tasks, rows, strict=True)])
+
+    def decisions(self) -> dict[str, Tensor | None]:
+        """The labels and targets that were asked about, in the order of the inputs; None for other claims than decisions."""
+        named: dict[str, Tensor | None] = {}
+        for name in ("labels", "targets"):
+            parts = [getattr(task.margins, name) for task in self.tasks]
+            named[name] = None if parts[0] is None else self.together(parts)
+        return named
+
+    def _greatest(self, allowed: AllowedSet) -> Tensor:
+        if allowed.greatest.isinf().any():
+            raise ValueError("eps is missing: this region grows without end; pass eps, a number or one per sample")
+        return allowed.greatest
+
+
+def read_region(region: Any, norm: Any, frames: Any, scale: Any, default_norm: float = float("inf")) -> Region:
+    """`region`, or the `Ball` that its short forms describe."""
+    short = {"norm": norm, "frames": frames, "scale": scale}
+    given = [name for name, value in short.items() if value is not None]
+    if region is None:
+        return Ball(default_norm if norm is None else norm, frames=frames, scale=scale)
+    if given:
+        raise ValueError(
+            f"{' and '.join(given)} given beside region; they are short forms of popqorn.Ball: put them into the region"
+        )
+    if isinstance(region, type) or not isinstance(region, Region):
+        raise ValueError(f"region is {region!r}; pass a popqorn.Ball, Box or Words, or a region of your own (docs/extending.md)")
+    return region
+
+
+def read_spec(spec: Any, labels: Any, targets: Any) -> Spec:
+    """`spec`, or the `Decision` that its short forms describe."""
+    if spec is None:
+        return Decision(labels, targets)
+    if labels is not None or targets is not None:
+        given = " and ".join(name for name, value in (("labels", labels), ("targets", targets)) if value is not None)
+        raise ValueError(f"{given} given beside spec; they are short forms of popqorn.Decision: put them into the spec")
+    if isinstance(spec, type) or not isinstance(spec, Spec):
+        raise ValueError(
+            f"spec is {spec!r}; pass a popqorn.Decision, Tolerance or Property, or a spec of your own (docs/extending.md)"
+        )
+    return spec
+
+
+def read_eps(eps: Any, batch: int, like: Tensor, *, name: str = "eps") -> Tensor:
+    tensor = read_tensor(eps, name).to(like)
+    if tensor.dim() == 0:
+        tensor = tensor.expand(batch)
+    if tuple(tensor.shape) != (batch,):
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; pass one number, or one per sample, shape ({batch},)")
+    allowed = torch.isfinite(tensor) & (tensor >= 0)
+    if not allowed.all():
+        raise ValueError(f"{name} holds {float(tensor[~allowed][0]):g}; it must be finite and not negative")
+    return tensor
