@@ -123,7 +123,7 @@ class BallSet(AllowedSet):
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "#batch rows"]:
         values = list(parts.values())
         if self.low is None and self.total:
-            return -self.eps.unsqueeze(-1) * length(torch.stack(values, dim=-1), dual(self.norm))
+            return -self.eps.unsqueeze(-1) * length(torch.stack(torch.broadcast_tensors(*values), dim=-1), dual(self.norm))
         if self.total:
             order = sorted(parts)
             batch = max(value.shape[0] for value in values)

@@ -53,7 +53,7 @@ def _wanted(beta: Tensor, lam: Tensor, norm: float) -> Tensor:
 def _knapsack(beta: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
     """p = 1: the entries that matter most are filled first, the last of them in part."""
     falling, order = beta.sort(dim=-1, descending=True)
-    room = kappa.expand_as(beta).gather(-1, order)
+    room = kappa.clamp(max=1).expand_as(beta).gather(-1, order)
     before = room.cumsum(-1) - room
     filled = torch.minimum(room, (1 - before).clamp(min=0))
     sigma = torch.zeros_like(beta).scatter(-1, order, filled)

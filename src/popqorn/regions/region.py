@@ -108,7 +108,7 @@ class AllowedSet:
         """A lower bound of `sum over frames of rows @ (x - center)` over the allowed inputs `x`: the least value, if it can be
         had.
 
-        `parts` holds what `part` made of the rows of every frame they reach.
+        `parts` holds what `part` made of the rows of every frame they reach; their first axis is the batch, or 1.
         """
         raise NotImplementedError
 

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from popqorn.relax.relaxation import Interval, Linear, Relaxation, rounding
 
+TIE = 1e-9
+
 
 def maximum_image(*operands: Interval) -> Interval:
     """The least and greatest value of the maximum: those of the ends."""
@@ -24,7 +26,10 @@ def maximum_planes(*operands: Interval) -> Relaxation:
     highest = middle.argmax(0, keepdim=True)
     below = torch.zeros_like(lower).scatter(0, highest, 1.0)
     at_center = torch.stack([_chords(lower, upper, t)[1] for t in (*lower, *upper)])
-    best = torch.cat([lower, upper]).gather(0, at_center.argmin(0, keepdim=True)).squeeze(0)
+    # Many are equally good; which of them is taken must not be left to rounding, or radii would depend on the batch.
+    least = at_center.amin(0)
+    equal = at_center <= least + TIE * (least.abs() + (upper - lower).amax(0))
+    best = torch.cat([lower, upper]).gather(0, equal.to(torch.uint8).argmax(0, keepdim=True)).squeeze(0)
     slopes, _ = _chords(lower, upper, best)
     # The least offset that is valid, from what was chosen: each chord is slope (x - lower), or x - t itself where x is always
     # above.

@@ -1,0 +1,264 @@
+"""Regions: the least value of a linear form is the least, and everything a set says of itself fits together."""
+
+import itertools
+import math
+from typing import Any
+
+import cvxpy
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import popqorn
+from popqorn import Ball, Box, Words, bundled
+from popqorn.regions import clip
+from popqorn.regions.region import AllowedSet
+from sets import around
+
+BATCH, FRAMES, FEATURES = 3, 3, 4
+NORMS = (1.0, 1.5, 2.0, 3.0, math.inf)
+
+
+def inputs_in_range() -> Tensor:
+    """In [0, 1], a third of the entries at an end of it, as pixels are."""
+    values = torch.rand(BATCH, FRAMES, FEATURES, dtype=torch.float64)
+    return (2 * values - 0.5).clamp(0, 1)
+
+
+def scales() -> Tensor:
+    scale = torch.rand(BATCH, FRAMES, FEATURES, dtype=torch.float64) + 0.2
+    scale[:, 1, 2] = 0
+    scale[1, 0] *= 5
+    return scale
+
+
+def least(allowed: AllowedSet, forms: Tensor) -> Tensor:
+    """The least of `forms @ (x - center)`, for forms `[batch, rows, frames, features]`."""
+    return allowed.least({k: allowed.part(k, forms[:, :, k]) for k in range(forms.shape[2])})
+
+
+def solved(form: np.ndarray[Any, Any], share: Any, low: Any, high: Any, eps: float, norm: float, total: bool) -> float:
+    """The same by a convex solver, for one sample and one form."""
+    move = cvxpy.Variable(form.shape)
+    constraints = [move >= low, move <= high, move[share == 0] == 0]
+    units = cvxpy.multiply(move, 1 / np.where(share > 0, share, 1))
+    balls = [cvxpy.vec(units, order="C")] if total else [units[frame] for frame in range(len(form))]
+    constraints += [cvxpy.norm(ball, norm) <= eps for ball in balls]
+    problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(cvxpy.multiply(form, move))), constraints)
+    problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
+    return float(problem.value)
+
+
+@pytest.mark.parametrize("total", [False, True], ids=["each frame", "total"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_least_over_ball_and_range_is_a_convex_solvers_minimum(norm: float, total: bool) -> None:
+    """To 1e-6, over sizes from nearly nothing to all of the range, shares of 0, and inputs at the ends of the range."""
+    inputs, scale = inputs_in_range(), scales()
+    forms = torch.randn(BATCH, 1, FRAMES, FEATURES, dtype=torch.float64)
+    forms[0, 0, 0, 0] = 0
+    region = Ball(norm, scale=scale, clip=(0, 1), total=total)
+    for eps in (1e-3, 0.1, 0.4, 1.0, 3.0, 50.0):
+        allowed = around(inputs, eps, region)
+        found = least(allowed, forms)
+        for sample in range(BATCH):
+            ends = -inputs[sample].numpy(), 1 - inputs[sample].numpy()
+            exact = solved(forms[sample, 0].numpy(), scale[sample].numpy(), *ends, eps, norm, total)
+            assert float(found[sample, 0]) == pytest.approx(exact, abs=1e-6 * max(1.0, abs(exact)))
+        where = allowed.lowest(forms[:, 0])
+        reached = (forms[:, 0] * (where - inputs)).flatten(1).sum(-1)
+        torch.testing.assert_close(reached, found[:, 0], rtol=1e-6, atol=1e-9)
+        assert (allowed.size_of(where) <= eps * (1 + 1e-9)).all()
+        assert ((where >= 0) & (where <= 1)).all()
+
+
+@given(
+    st.lists(st.floats(0, 10), min_size=6, max_size=6),
+    st.lists(st.one_of(st.just(0.0), st.just(math.inf), st.floats(0, 2)), min_size=6, max_size=6),
+    st.sampled_from([1.0, 1 + 1e-6, 1.2, 2.0, 5.0, 1000.0]),
+)
+@settings(max_examples=300)
+def test_no_allowed_move_falls_further(beta: list[float], kappa: list[float], norm: float) -> None:
+    """Sound for every p, also next to 1 and huge, where powers overflow and vanish; and no looser than ball or range alone."""
+    weights, limits = torch.tensor([beta], dtype=torch.float64), torch.tensor([kappa], dtype=torch.float64)
+    fall, sigma = clip.greatest_fall(weights, limits, norm)
+    generator = torch.Generator().manual_seed(0)
+    tries = torch.rand(500, 6, generator=generator, dtype=torch.float64) ** torch.tensor([1.0, 4.0, 30.0]).repeat(200)[:500, None]
+    tries = torch.cat([tries, torch.eye(6, dtype=torch.float64)])
+    largest = tries.amax(-1, keepdim=True).clamp(min=1e-300)
+    tries = torch.minimum(tries / (largest * torch.linalg.vector_norm(tries / largest, norm, dim=-1, keepdim=True)), limits)
+    slack = 1e-9 * (1 + sum(beta))
+    assert fall.isfinite().all()
+    assert ((tries * weights).sum(-1) <= fall + slack).all()
+    q = math.inf if norm == 1 else norm / (norm - 1)
+    assert float(fall) <= float(popqorn.regions.geometry.length(weights, q)) + slack
+    finite = torch.where(weights > 0, limits, 0.0)
+    assert float(fall) <= float((finite * weights).nan_to_num(nan=0.0).sum()) + slack
+    assert (sigma <= limits + 1e-12).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+def test_a_range_never_lowers_a_radius(kind: str, norm: float) -> None:
+    inputs, labels = bundled.load_digits(3)
+    model = bundled.load_model(kind)
+    plain = popqorn.certify(model, inputs, labels=labels, norm=norm).radius
+    clipped = popqorn.certify(model, inputs, labels=labels, region=Ball(norm, clip=(0, 1))).radius
+    assert (clipped >= plain * (1 - 2e-3)).all()
+    assert (clipped > 1.05 * plain).any()
+    wide = popqorn.certify(model, inputs, labels=labels, region=Ball(norm, clip=(-1e9, 1e9))).radius
+    torch.testing.assert_close(wide, plain, rtol=2e-3, atol=0)
+
+
+def test_one_budget_for_the_whole_sequence() -> None:
+    """Every frame's ball holds the whole's, and a ball of the whole holds those of eps over the number of frames (p = 1)."""
+    inputs, labels = bundled.load_digits(4)
+    model = bundled.load_model("lstm")
+    for norm in NORMS:
+        each = popqorn.certify(model, inputs, labels=labels, region=Ball(norm)).radius
+        whole = popqorn.certify(model, inputs, labels=labels, region=Ball(norm, total=True)).radius
+        assert (whole >= each * (1 - 2e-3)).all()
+        assert (whole <= 4 ** (0 if math.isinf(norm) else 1 / norm) * each * 1.6).all()
+        if math.isinf(norm):
+            torch.testing.assert_close(whole, each, rtol=2e-3, atol=0)
+        else:
+            assert (whole > 1.05 * each).all()
+
+
+def test_scales_of_every_sample_are_its_own() -> None:
+    inputs, labels = bundled.load_digits(3)
+    model = bundled.load_model("rnn")
+    scale = torch.rand(3, 4, 196, dtype=torch.float64) + 0.5
+    together = popqorn.certify(model, inputs, labels=labels, norm=2, scale=scale).radius
+    for sample in range(3):
+        alone = popqorn.certify(model, inputs[sample : sample + 1], labels=labels[sample], norm=2, scale=scale[sample]).radius
+        torch.testing.assert_close(together[sample : sample + 1], alone, rtol=1e-9, atol=0)
+
+
+# ---- what a set says of itself -----------------------------------------------------------------------------------------------
+
+
+SETS = {
+    **{f"ball {norm}": Ball(norm) for norm in NORMS},
+    **{f"clipped ball {norm}": Ball(norm, clip=(0, 1)) for norm in NORMS},
+    **{f"total ball {norm}": Ball(norm, total=True) for norm in NORMS},
+    "total clipped": Ball(2, clip=(0, 1), total=True),
+    "some frames": Ball(2, frames=[0, -1]),
+    "box": Box(-0.3, 1.5),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("eps", [0.0, 0.05, 0.7])
+def test_what_a_set_says_of_itself_fits_together(name: str, eps: float) -> None:
+    inputs = inputs_in_range()
+    allowed = around(inputs, eps, SETS[name])
+    generator = torch.Generator().manual_seed(0)
+    box = allowed.box()
+    forms = torch.randn(BATCH, 5, FRAMES, FEATURES, dtype=torch.float64)
+    lowest = least(allowed, forms)
+    slack = 1e-9
+    for _ in range(50):
+        points = allowed.random(generator)
+        assert (points >= box.lower - slack).all()
+        assert (points <= box.upper + slack).all()
+        assert (allowed.size_of(points) <= eps * (1 + slack) + slack).all()
+        torch.testing.assert_close(allowed.nearest(points), points, rtol=0, atol=1e-12)
+        assert (torch.einsum("brkf,bkf->br", forms, points - inputs) >= lowest - slack).all()
+    far = allowed.nearest(inputs + torch.randn(inputs.shape, dtype=torch.float64))
+    assert (allowed.size_of(far) <= eps * (1 + slack) + slack).all()
+    for row in range(5):
+        where = allowed.lowest(forms[:, row])
+        torch.testing.assert_close((forms[:, row] * (where - inputs)).flatten(1).sum(-1), lowest[:, row], rtol=1e-6, atol=1e-9)
+    held = allowed.only(torch.eye(FRAMES, dtype=torch.bool))  # sample k moves in frame k alone
+    moved = (held.random(generator) != inputs).any(-1)
+    assert not (moved & ~torch.eye(FRAMES, dtype=torch.bool)).any()
+    assert (least(held, forms) >= lowest - slack).all()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_sets_grow(name: str) -> None:
+    """A larger set holds the smaller: its least values are no higher; beyond `greatest` it does not grow."""
+    inputs = inputs_in_range()
+    forms = torch.randn(BATCH, 5, FRAMES, FEATURES, dtype=torch.float64)
+    sizes = [least(around(inputs, eps, SETS[name]), forms) for eps in (0.0, 0.1, 0.5, 1.0)]
+    assert torch.equal(sizes[0], torch.zeros_like(sizes[0]))
+    assert all((larger <= smaller + 1e-12).all() for smaller, larger in itertools.pairwise(sizes))
+    allowed = around(inputs, 1.0, SETS[name])
+    if "clipped" in name:
+        most = least(allowed.at(allowed.greatest), forms)
+        torch.testing.assert_close(least(allowed.at(10 * allowed.greatest), forms), most, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_rates_are_how_fast_forms_fall_at_first(name: str) -> None:
+    inputs = inputs_in_range()
+    allowed = around(inputs, 1e-7, SETS[name])
+    forms = torch.randn(BATCH, 5, FRAMES, FEATURES, dtype=torch.float64)
+    torch.testing.assert_close(allowed.rates(forms).sum(-1), -least(allowed, forms) / 1e-7, rtol=1e-5, atol=1e-6)
+
+
+def test_samples_are_selected_together_with_all_that_is_theirs() -> None:
+    inputs = inputs_in_range()
+    forms = torch.randn(BATCH, 2, FRAMES, FEATURES, dtype=torch.float64)
+    index = torch.tensor([2, 0, 2, 1])
+    for region in (Ball(2, scale=scales(), clip=(0, 1)), Ball(3), Box(inputs - scales(), inputs + 1), words(inputs)):
+        allowed = around(inputs, torch.tensor([1.0, 2.0, 1.0]), region)
+        torch.testing.assert_close(least(allowed.select(index), forms[index]), least(allowed, forms)[index], rtol=0, atol=0)
+        torch.testing.assert_close(least(allowed.select(slice(1, 3)), forms[1:3]), least(allowed, forms)[1:3], rtol=0, atol=0)
+
+
+# ---- words -------------------------------------------------------------------------------------------------------------------
+
+
+def words(inputs: Tensor, most: int | None = None) -> Words:
+    """A table whose first rows are the inputs, with a few others as neighbours."""
+    table = torch.cat([inputs.flatten(0, 1), torch.rand(6, FEATURES, dtype=torch.float64)])
+    count = BATCH * FRAMES
+    tokens = torch.arange(count).reshape(BATCH, FRAMES)
+    neighbours = {word: [count + (word + shift) % 6 for shift in range(word % 4)] for word in range(count)}
+    return Words(table, tokens, neighbours, most)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+def test_least_over_words_is_that_of_all_combinations(most: int) -> None:
+    inputs = inputs_in_range()
+    region = words(inputs)
+    allowed = around(inputs, float(most), region)
+    forms = torch.randn(BATCH, 6, FRAMES, FEATURES, dtype=torch.float64)
+    found, box = least(allowed, forms), allowed.box()
+    for sample in range(BATCH):
+        options = [[int(word), *region.neighbours[int(word)]] for word in region.tokens[sample]]
+        texts = [
+            text for text in itertools.product(*options) if sum(map(int.__ne__, text, region.tokens[sample].tolist())) <= most
+        ]
+        points = region.table[torch.tensor(texts)]
+        values = torch.einsum("rkf,tkf->tr", forms[sample], points - inputs[sample])
+        torch.testing.assert_close(found[sample], values.amin(0))
+        torch.testing.assert_close(box.lower[sample], points.amin(0))
+        torch.testing.assert_close(box.upper[sample], points.amax(0))
+
+
+def test_words_count_themselves() -> None:
+    inputs = inputs_in_range()
+    region = words(inputs)
+    allowed = around(inputs, 1.0, region)
+    assert allowed.whole
+    movable = torch.tensor([[bool(region.neighbours[int(word)]) for word in row] for row in region.tokens])
+    assert torch.equal(allowed.moves, movable)
+    assert torch.equal(allowed.greatest, movable.sum(-1).double())
+    assert torch.equal(around(inputs, 1.0, words(inputs, 1)).greatest, movable.sum(-1).clamp(max=1).double())
+    changed = inputs.clone()
+    changed[:, 1] = region.table[-1]
+    assert allowed.size_of(changed).tolist() == [1, 1, 1]
+    assert region.tokens_of(changed)[:, 1].tolist() == [len(region.table) - 1] * BATCH
+    assert (region.tokens_of(changed + 0.5)[:, 1] == -1).all()
+
+
+def test_words_within_a_distance() -> None:
+    table = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [5.0, 5.0]])
+    region = Words.within(table, [[0, 3], [1, 1]], 1.1)
+    assert region.neighbours == {0: [1], 1: [0, 2], 3: []}
+    assert Words.within(table, [[0, 3]], 1.1, norm=math.inf).neighbours[0] == [1, 2]
