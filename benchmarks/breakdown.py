@@ -24,8 +24,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import popqorn
-from popqorn import api, problem
-from popqorn.bounds import relaxed
+from popqorn import task as tasks
+from popqorn.bounds import inner
+from popqorn.regions.ball import BallSet
 from popqorn.relax.methods import Method
 
 RESULTS = Path(__file__).parent / "results"
@@ -40,12 +41,12 @@ def stopwatch() -> Iterator[dict[str, float]]:
     seconds: dict[str, float] = defaultdict(float)
     stages: list[tuple[Any, str, str]] = [
         (Method, "relax", "relaxation"),
-        (relaxed, "walk_back", "walk"),
-        (relaxed.Moving, "reach", "concretise"),
-        (relaxed, "propagate", "interval"),
-        (relaxed.RelaxedTape, "least", "margin"),
-        (problem, "relax", "relax_tape"),
-        (api, "first_order", "first order"),
+        (inner, "walk_back", "walk"),
+        (BallSet, "part", "concretise"),
+        (inner, "propagate", "interval"),
+        (inner.RelaxedTape, "lower", "margin"),
+        (tasks, "relax", "relax_tape"),
+        (tasks, "first_order", "first order"),
     ]
 
     def timed(function: Callable[..., Any], stage: str) -> Callable[..., Any]:
@@ -92,11 +93,13 @@ def measure(kind: str, frames: int, hidden: int, samples: int, dtype: torch.dtyp
     options = {"labels": labels, "targets": (labels + 1) % 10, "norm": 2, "dtype": dtype}
     with stopwatch() as whole:
         found = popqorn.certify(model, inputs, **options)
-    task = problem.Problem.read(model, inputs, 2.0, None, None, dtype=dtype)
-    row = torch.ones(1, 1, 10, dtype=dtype)
+    spec = popqorn.Decision(labels, options["targets"])
+    asked = tasks.Question.read(model, inputs, lengths=None, region=popqorn.Ball(2), spec=spec, dtype=dtype)
+    (task,) = asked.tasks
 
     def evaluate() -> None:
-        api._in_blocks(task, 1, lambda part, index: part.relaxed(found.radius[index]).least(row))
+        for index in task.blocks():
+            task.select(index).prove(found.radius[index])
 
     with FlopCounterMode(display=False) as counter:
         evaluate()

@@ -11,7 +11,8 @@ from relaxations import mean_radii
 from torch import Tensor, nn
 
 import popqorn
-from popqorn import Status, bundled
+from popqorn import Status, bundled, search
+from popqorn.task import Task
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +178,57 @@ def test_inputs_may_be_arrays_and_modules_may_train(digits: tuple[Tensor, Tensor
     torch.testing.assert_close(as_array, as_lists, rtol=2e-3, atol=0)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# ---- what is not proven is not claimed ---------------------------------------------------------------------------------------
+
+
+def test_nan_proves_nothing(
+    lstm: popqorn.SequenceClassifier, digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, labels = digits
+    monkeypatch.setattr(Task, "prove", lambda self, eps: torch.full_like(self.margins.offset, math.nan))
+    monkeypatch.setattr(search, "MAX_EVALUATIONS", 4)
+    assert set(popqorn.certify(lstm, inputs, labels=labels).status) == {Status.NOT_CERTIFIED}
+    assert set(popqorn.verify(lstm, inputs, 0.1, labels=labels).status) == {Status.NOT_CERTIFIED}
+    assert not popqorn.curve(lstm, inputs, [0.1, 0.2], labels=labels).proven.any()
+
+
+def test_a_margin_of_zero_is_no_proof(
+    lstm: popqorn.SequenceClassifier, digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, labels = digits
+    monkeypatch.setattr(Task, "prove", lambda self, eps: torch.zeros_like(self.margins.offset))
+    monkeypatch.setattr(search, "MAX_EVALUATIONS", 4)
+    assert not popqorn.verify(lstm, inputs, 0.1, labels=labels).certified.any()
+    assert (popqorn.certify(lstm, inputs, labels=labels).radius == 0).all()
+    assert set(popqorn.curve(lstm, inputs, [0.1, 0.2], labels=labels).status) == {Status.NOT_CERTIFIED}
+
+
+def test_a_tie_is_not_certified_even_where_nothing_moves() -> None:
+    head = nn.Linear(4, 3)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+    model = popqorn.SequenceClassifier(nn.LSTM(3, 4), head).double()
+    inputs = torch.zeros(1, 3, 3)
+    for region in (popqorn.Ball(clip=(0, 0)), popqorn.Box(0, 0), popqorn.Words(torch.zeros(1, 3), [[0, 0, 0]], {})):
+        assert popqorn.certify(model, inputs, region=region).status == (Status.NOT_CERTIFIED,)
+        assert popqorn.verify(model, inputs, 0.0, region=region).status == (Status.NOT_CERTIFIED,)
+
+
+def test_unbounded_means_the_whole_region() -> None:
+    """Between half and all of a box, the radius is a radius."""
+    model, inputs = bundled.load_model("rnn"), bundled.load_digits(1).inputs
+    radius = float(popqorn.certify(model, inputs).radius)
+    most = popqorn.certify(model, inputs, region=popqorn.Box(inputs - radius / 0.8, inputs + radius / 0.8))
+    assert most.status == (Status.CERTIFIED,)
+    assert float(most.radius) == pytest.approx(0.8, rel=3e-3)
+    clipped = popqorn.certify(model, inputs, region=popqorn.Ball(frames=[3], clip=(inputs[0] - 1e-3, inputs[0] + 1e-3)))
+    assert clipped.status == (Status.UNBOUNDED,)
+
+
+def test_models_built_in_inference_mode_are_read(digits: tuple[Tensor, Tensor]) -> None:
+    with torch.inference_mode():
+        model = popqorn.SequenceClassifier(nn.RNN(196, 4), nn.Linear(4, 3))
+    assert popqorn.verify(model, digits[0], 1e-3).margins.shape == (6, 3)

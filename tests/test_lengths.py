@@ -102,6 +102,19 @@ def test_steps_beyond_the_end_are_nowhere() -> None:
     torch.testing.assert_close(again.radius, found.radius, rtol=1e-9, atol=0)
 
 
+def test_specs_of_steps_may_be_padded() -> None:
+    model = network("tagger")
+    rows = torch.zeros(2, 4, 3, dtype=torch.float64)
+    rows[0, 0, 0] = rows[1, 3, 1] = 1.0
+    for claim in (
+        popqorn.Property(rows, 9.0),
+        popqorn.Tolerance(torch.rand(4, 3) + 0.1),
+        popqorn.Tolerance(torch.rand(4, 4, 3) + 0.1),
+    ):
+        found = popqorn.verify(model, sequences(), 1e-3, spec=claim)
+        assert found.certified.all()
+
+
 def test_regions_and_specs_follow_each_sequence() -> None:
     """What is given per sample, per frame or from the end is each sequence's own."""
     model = network("rnn")

@@ -262,3 +262,107 @@ def test_words_within_a_distance() -> None:
     region = Words.within(table, [[0, 3], [1, 1]], 1.1)
     assert region.neighbours == {0: [1], 1: [0, 2], 3: []}
     assert Words.within(table, [[0, 3]], 1.1, norm=math.inf).neighbours[0] == [1, 2]
+
+
+# ---- ranges with one side much longer than the other, or without end ---------------------------------------------------------
+
+
+def threshold_network() -> tuple[popqorn.SequenceClassifier, Tensor]:
+    """Decides by whether its one input exceeds 0.8; the input is 0.5."""
+    rnn = torch.nn.RNN(1, 1, nonlinearity="relu", bias=False)
+    model = popqorn.SequenceClassifier(rnn, torch.nn.Linear(1, 2)).double()
+    with torch.no_grad():
+        rnn.weight_ih_l0.fill_(1)
+        rnn.weight_hh_l0.fill_(0)
+        model.head.weight.copy_(torch.tensor([[0.0], [1.0]]))
+        model.head.bias.copy_(torch.tensor([0.8, 0.0]))
+    return model, torch.full((1, 1, 1), 0.5, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("low", [-1e3, -1e15, -1e20, -1e200])
+@pytest.mark.parametrize("method", ["planes", "interval"])
+def test_the_short_side_of_a_lopsided_region_counts(low: float, method: str) -> None:
+    """A middle and a half width would round it away, and certify an input that is allowed and decides otherwise."""
+    model, inputs = threshold_network()
+    assert not popqorn.verify(model, inputs, region=Box(low, 1.0), method=method).certified.any()
+    assert popqorn.bounds(model, inputs, region=Box(low, 1.0), method=method).upper[0, 1] >= 1.0
+    assert float(popqorn.certify(model, inputs, region=Box(low, 1.0), method=method).radius) == pytest.approx(0.6, rel=2e-3)
+    for norm in (1.0, 2.0, math.inf):
+        clipped = Ball(norm, clip=(-math.inf, 1))
+        assert not popqorn.verify(model, inputs, -low, region=clipped, method=method).certified.any()
+        assert float(popqorn.certify(model, inputs, region=clipped, method=method).radius) == pytest.approx(0.3, rel=2e-3)
+    table = torch.tensor([[0.5], [1.0], [low]], dtype=torch.float64)
+    assert popqorn.certify(model, inputs, region=Words(table, [[0]], {0: [1, 2]}), method=method).radius == 0
+
+
+def test_ranges_without_end_are_no_ranges() -> None:
+    """Also where some frames may not move."""
+    model, inputs = bundled.load_model("rnn"), bundled.load_digits(2).inputs
+    for options in ({"frames": [0, 2]}, {"scale": [1.0, 0.0, 2.0, 0.0]}):
+        plain = popqorn.certify(model, inputs, region=Ball(2, **options)).radius
+        endless = popqorn.certify(model, inputs, region=Ball(2, clip=(-math.inf, math.inf), **options)).radius
+        torch.testing.assert_close(endless, plain, rtol=2e-3, atol=0)
+    plain, endless = (
+        popqorn.sensitivity(model, inputs, region=Ball(2, clip=clip)).radius for clip in (None, (-math.inf, math.inf))
+    )
+    torch.testing.assert_close(endless, plain, rtol=2e-3, atol=0)
+    with pytest.raises(ValueError, match="eps is missing"):
+        popqorn.verify(model, inputs, region=Ball(2, frames=[0], clip=(0, math.inf)))
+
+
+def test_inputs_outside_their_range_by_rounding_widen_it() -> None:
+    """Data sets are float32, ranges are written in float64."""
+    raw = torch.rand(2, 3, 4)
+    raw[0, 0, 0], raw[1, 1, 1] = 0.0, 1.0
+    inputs = (raw - 0.1307) / 0.3081
+    ends = ((0 - 0.1307) / 0.3081, (1 - 0.1307) / 0.3081)
+    allowed = around(inputs.double(), 1e9, Ball(clip=ends))
+    assert (allowed.box().lower <= inputs).all()
+    assert (allowed.box().upper >= ends[1] - 1e-6).all()
+    precise = torch.rand(2, 3, 4, dtype=torch.float64)
+    box = around(precise.float().double(), 1.0, Box(precise, precise + 0.1)).box()
+    assert (box.lower <= precise + 1e-15).all()
+
+
+@pytest.mark.parametrize("region", [Ball(2, frames=[1]), Ball(2, frames=[1], clip=(0, 1)), Ball(1, frames=[1], total=True)])
+def test_a_frame_that_cannot_move_does_no_harm(region: Ball) -> None:
+    model, inputs = bundled.load_model("rnn"), bundled.load_digits(2).inputs
+    found = popqorn.sensitivity(model, inputs, region=region)
+    assert found.radius[:, [0, 2, 3]].isinf().all()
+    assert found.radius[:, 1].isfinite().all()
+    assert found.status[0][0] is popqorn.Status.UNBOUNDED
+
+
+def test_sensitivity_of_words_is_each_words_own() -> None:
+    """Every exchange of one word alone, tried; other words stay."""
+    torch.manual_seed(3)
+    table = torch.randn(30, 4, dtype=torch.float64)
+    tokens = torch.arange(12).reshape(4, 3)
+    neighbours = {word: [12 + word, 13 + word, 14 + word] for word in range(12)}
+    model = popqorn.SequenceClassifier(torch.nn.RNN(4, 5), torch.nn.Linear(5, 3)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    found = popqorn.sensitivity(model, table[tokens], region=Words(table, tokens, neighbours))
+    labels = model(table[tokens]).argmax(-1)
+    harmless = []
+    for sample, row in enumerate(tokens.tolist()):
+        for place, word in enumerate(row):
+            texts = tokens[sample].repeat(3, 1)
+            texts[:, place] = torch.tensor(neighbours[word])
+            harmless.append(bool((model(table[texts]).argmax(-1) == labels[sample]).all()))
+            assert found.radius[sample, place] == 0 or harmless[-1]
+    assert (found.radius == 1).any()
+    assert not all(harmless)
+
+
+def test_boxes_count_only_what_may_move() -> None:
+    inputs = inputs_in_range()
+    lower, upper = inputs - 0.5, inputs + 1.0
+    lower[:, 0], upper[:, 0] = inputs[:, 0], inputs[:, 0]
+    allowed = around(inputs, 1.0, Box(lower, upper))
+    moved = inputs.clone()
+    moved[:, 1, 0] += 0.25
+    moved[:, 2, 0] -= 0.25
+    assert allowed.size_of(moved).tolist() == [0.5] * BATCH
+    assert allowed.still == {0}

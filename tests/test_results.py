@@ -140,6 +140,15 @@ def test_foreign_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Certificate.load(tmp_path / "absent.npz")
 
 
+def test_a_file_with_a_list_where_an_array_belongs_is_refused(certificate: Certificate, tmp_path: Path) -> None:
+    certificate.save(tmp_path / "proof.json")
+    read = json.loads((tmp_path / "proof.json").read_text())
+    read["radius"] = [1.0, 2.0, 3.0]
+    (tmp_path / "proof.json").write_text(json.dumps(read))
+    with pytest.raises(ValueError, match="list where an array belongs"):
+        Certificate.load(tmp_path / "proof.json")
+
+
 def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("radius.npy", "w") as entry:
         for _ in range(17):

@@ -75,9 +75,10 @@ def certify(
     found = [largest_size(task, tolerance, watch) for task in question.tasks]
     by_target = [_each(task, None, tolerance, watch) for task in question.tasks] if per_target else None
     by_step = [_each(task, task.margins.steps, tolerance, watch) for task in question.tasks] if per_step else None
+    more = [each for each in (by_target, by_step) if each is not None]
     return Certificate(
         radius=question.together([result.eps for result in found]),
-        status=question.in_order([_statuses(result, task) for result, task in zip(found, question.tasks, strict=True)]),
+        status=question.in_order([_statuses(*one) for one in zip(found, question.tasks, *more, strict=True)]),
         margins=question.tables([result.margins for result in found]),
         evaluations=question.together([result.evaluations for result in found]),
         **question.decisions(),
@@ -225,10 +226,11 @@ def bounds(
     watch = Watch(progress, "bounds", question.batch)
     found = [_proven(task, size, watch) for task, size in zip(question.tasks, question.sizes(eps), strict=True)]
     # What was stopped before it was bounded may be anything.
-    sides = question.tables([bound.nan_to_num(nan=-math.inf) for bound, _ in found]).unbind(1)
+    sides = question.tables([bound.nan_to_num(-math.inf, math.inf, -math.inf) for bound, _ in found]).unbind(1)
     return Bounds(
         lower=sides[0],
         upper=-sides[1],
+        status=question.in_order([[Status.CERTIFIED if one else Status.STOPPED for one in done.tolist()] for _, done in found]),
         seconds=time.perf_counter() - started,
         settings={**question.settings, "method": method},
     )
@@ -249,7 +251,7 @@ def curve(
     scale: Any = None,
     lengths: Any = None,
     method: str = "planes",
-    attacked: bool | str = False,
+    attacked: bool | str | None = False,
     seed: int = 0,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
@@ -273,18 +275,26 @@ def curve(
     found = [_bisected(task, given[order], watch) for task in question.tasks]
     holds = question.together([_holding(task) for task in question.tasks])
     proven = question.together([count for count, _ in found]).unsqueeze(1) > order.argsort()
-    statuses = [
-        tuple(Status.STOPPED if not end else (Status.CERTIFIED if right else task.margins.wrong) for end, right in pairs)
-        for (_, ended), task in zip(found, question.tasks, strict=True)
-        for pairs in [list(zip(ended.tolist(), _holding(task).tolist(), strict=True))]
-    ]
+    ended = question.together([end for _, end in found])
     unbroken = None
-    if attacked is not False and not watch.stopped:
-        kind = None if attacked is True else attacked
-        reached = attack(
-            model, inputs, region=chosen, spec=claim, lengths=lengths, method=kind, seed=seed, dtype=dtype, progress=progress
-        )
-        unbroken = holds.unsqueeze(1) & (reached.radius.unsqueeze(1) > given)
+    if attacked:
+        ended = ended & (not watch.stopped)
+        if not watch.stopped:
+            kind = None if attacked is True else attacked
+            reached = attack(
+                model, inputs, region=chosen, spec=claim, lengths=lengths, method=kind, seed=seed, dtype=dtype, progress=progress
+            )
+            ended = ended & torch.tensor([status is not Status.STOPPED for status in reached.status], device=ended.device)
+            unbroken = None if reached.stopped else holds.unsqueeze(1) & (reached.radius.unsqueeze(1) > given)
+    wrong = question.tasks[0].margins.wrong
+
+    def status(right: bool, end: bool, count: int) -> Status:
+        if not right:
+            return wrong
+        if not end:
+            return Status.STOPPED
+        return Status.NOT_CERTIFIED if not count else Status.UNBOUNDED if count == len(given) else Status.CERTIFIED
+
     return Curve(
         eps=given,
         certified=proven.double().mean(0),
@@ -292,7 +302,7 @@ def curve(
         accuracy=float(holds.double().mean()),
         proven=proven,
         unbroken=unbroken,
-        status=question.in_order(statuses),
+        status=tuple(map(status, holds.tolist(), ended.tolist(), proven.sum(-1).tolist())),
         seconds=time.perf_counter() - started,
         settings={**question.settings, "method": method},
     )
@@ -315,11 +325,12 @@ def _searches(tasks: Sequence[Task], per_target: bool, per_step: bool) -> int:
 
 
 def _each(task: Task, groups: int | None, tolerance: float, watch: Watch) -> Float[Tensor, "batch groups"]:
-    """The radius of every group of a sample's margins alone; None: of every margin."""
+    """The radius of every group of a sample's margins alone (None: of every margin); NaN where the user stopped its search."""
     count = task.margins.rows.shape[1] if groups is None else groups
     sample = torch.arange(len(task), device=task.margins.rows.device).repeat_interleave(count)
     alone = Task(task.tape, task.allowed.select(sample), task.margins.split(count), task.method, task.chunk_rows)
-    radii: Tensor = largest_size(alone, tolerance, watch).eps.unflatten(0, (-1, count))
+    found = largest_size(alone, tolerance, watch)
+    radii: Tensor = torch.where(found.ended, found.eps, math.nan).unflatten(0, (-1, count))
     return radii
 
 
@@ -333,21 +344,31 @@ def _frame_by_frame(task: Task, tolerance: float, watch: Watch) -> tuple[Tensor,
         each = task.select(sample)
         each = Task(task.tape, each.allowed.only(alone), each.margins, task.method, task.chunk_rows)
         found = largest_size(each, tolerance, watch)
-        radii.append(found.eps.unflatten(0, (-1, batch)).T)
+        # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
+        fixed = ~each.allowed.moves.any(-1) & each.margins.holds
+        radius = torch.where(found.ended, torch.where(fixed, math.inf, found.eps), math.nan)
+        radii.append(radius.unflatten(0, (-1, batch)).T)
         named = _statuses(found, each)
         statuses.extend(named[start : start + batch] for start in range(0, len(named), batch))
     return torch.cat(radii, dim=1), list(zip(*statuses, strict=True))
 
 
-def _statuses(result: SearchResult, task: Task) -> list[Status]:
+def _statuses(result: SearchResult, task: Task, *more: Float[Tensor, "batch groups"]) -> list[Status]:
+    """What each radius means; a sample is not done while any of its further radii (`more`) is missing."""
     whole = task.allowed.greatest.tolist()
-    columns = (task.margins.holds, result.ended, result.open, result.eps, result.failed)
+    ended = result.ended
+    for radii in more:
+        ended = ended & ~radii.isnan().any(-1)
+    positive = (result.margins > 0).all(-1)
+    columns = (task.margins.holds, ended, positive, result.open, result.eps, result.failed)
 
-    def of(right: bool, ended: bool, unclosed: bool, radius: float, failed: float, greatest: float) -> Status:
+    def of(right: bool, ended: bool, positive: bool, unclosed: bool, radius: float, failed: float, greatest: float) -> Status:
         if not right:
             return task.margins.wrong
         if not ended:
             return Status.STOPPED
+        if not positive:
+            return Status.NOT_CERTIFIED
         if radius >= greatest:
             return Status.UNBOUNDED
         if radius == 0:

@@ -20,11 +20,12 @@ class Bracket:
     """`lower <= true minimum <= upper` for every sample; `estimate` (CLEVER-RNN) comes without a guarantee.
 
     The three results it was made from are kept: `certificate`, `clever` (None for words, which have no gradients), `attack`.
+    Those that were not begun when the user stopped the call are None.
     """
 
     certificate: Certificate
     clever: CleverResult | None
-    attack: AttackResult
+    attack: AttackResult | None
 
     @property
     def lower(self) -> Float[Tensor, " batch"]:
@@ -36,7 +37,12 @@ class Bracket:
 
     @property
     def upper(self) -> Float[Tensor, " batch"]:
-        return self.attack.radius
+        return torch.full_like(self.lower, torch.inf) if self.attack is None else self.attack.radius
+
+    @property
+    def status(self) -> tuple[Status, ...]:
+        """What the certified radii mean."""
+        return self.certificate.status
 
     @property
     def ratio(self) -> Float[Tensor, " batch"]:
@@ -45,12 +51,18 @@ class Bracket:
 
     @property
     def seconds(self) -> float:
-        return self.certificate.seconds + self.attack.seconds + (0.0 if self.clever is None else self.clever.seconds)
+        return sum(part.seconds for part in (self.certificate, self.clever, self.attack) if part is not None)
 
     @property
     def stopped(self) -> bool:
         """Whether the user stopped one of the three before it was done."""
-        return self.certificate.stopped or self.attack.stopped or (self.clever is not None and self.clever.stopped)
+        parts = (self.certificate, self.clever, self.attack)
+        return self.attack is None or any(part.stopped for part in parts if part is not None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers of all three, ready for JSON."""
+        parts = {"certificate": self.certificate, "clever": self.clever, "attack": self.attack}
+        return {name: None if part is None else part.to_dict() for name, part in parts.items()}
 
     def __str__(self) -> str:
         """The table: one line per sample, and the means over those decided rightly."""
@@ -102,8 +114,10 @@ def bracket(
         "dtype": dtype,
     }
     finite = Question.read(model, inputs, **asked).tasks[0].allowed.choices is not None
-    return Bracket(
-        certificate=certify(model, inputs, progress=progress, **asked),
-        clever=None if finite else clever(model, inputs, seed=seed, progress=progress, **asked),
-        attack=attack(model, inputs, method=attack_method, seed=seed, progress=progress, **asked),
-    )
+    proven = certify(model, inputs, progress=progress, **asked)
+    if proven.stopped:
+        return Bracket(proven, None, None)
+    estimated = None if finite else clever(model, inputs, seed=seed, progress=progress, **asked)
+    if estimated is not None and estimated.stopped:
+        return Bracket(proven, estimated, None)
+    return Bracket(proven, estimated, attack(model, inputs, method=attack_method, seed=seed, progress=progress, **asked))

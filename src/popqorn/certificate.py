@@ -10,7 +10,7 @@ from popqorn.result import Result
 from popqorn.status import Status
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate(Result):
     """Certified radii of a batch: inside `radius[b]` nothing the region allows breaks what must hold for sample `b`.
 
@@ -18,7 +18,7 @@ class Certificate(Result):
       where nothing was proven.
     - `status`: per sample, what that radius means; `status[b].remedy` says what to do about it.
     - `margins`: the margins proven at the radius, such as `logit[label] - logit[class]` at `[batch, classes]`; inf where none
-      was asked for. At radius 0 they are those of the input itself.
+      was asked for. At radius 0 they are those of the input itself; NaN if its search was stopped before it began.
     - `target_radius`: the radius of each margin alone, in the shape of `margins` (inf where there is none), if `per_target`
       was asked for.
     - `step_radius`: `[batch, steps]`, the radius of each step's decision alone, if `per_step` was asked for.
@@ -38,7 +38,7 @@ class Certificate(Result):
     step_radius: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verification(Result):
     """What is proven at one size of the region.
 
@@ -56,12 +56,12 @@ class Verification(Result):
     targets: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sensitivity(Result):
-    """The certified radius of every frame when it alone may move: small values mark the frames that decide.
+    """The certified radius of every frame when it alone may move: small values mark the frames that decide; inf where it cannot.
 
-    `radius` and `status` are `[batch, frames]`; frames that a shorter sequence lacks have radius NaN, and its row of `status`
-    is shorter.
+    `radius` and `status` are `[batch, frames]`; frames that were not done, or that a shorter sequence lacks, have radius NaN,
+    and its row of `status` is shorter.
     """
 
     radius: Float[Tensor, "batch frames"]
@@ -70,26 +70,30 @@ class Sensitivity(Result):
     targets: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bounds(Result):
     """`lower <= output <= upper` for every allowed input (the paper's gamma); both `[batch, *output]`.
+
+    Samples that were not done when the user stopped the call have the status `STOPPED`, and infinite bounds.
 
     >>> lower, upper = popqorn.bounds(model, inputs, 0.01)
     """
 
     lower: Float[Tensor, "batch ..."]
     upper: Float[Tensor, "batch ..."]
+    status: tuple[Status, ...]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.lower, self.upper))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve(Result):
     """Certified accuracy over sizes: `certified[i]` is the share of all samples for which the claim is proven at `eps[i]`.
 
     `attacked[i]`, if asked for, is the share that no attack broke at `eps[i]`: the truth lies between the two. `accuracy` is the
-    share right without any perturbation. `proven` and `unbroken` have the samples one by one, `[batch, sizes]`.
+    share right without any perturbation. `proven` and `unbroken` have the samples one by one, `[batch, sizes]`; `status` says
+    whether a sample is proven at some size (certified), at all (unbounded) or at none.
     """
 
     eps: Float[Tensor, " sizes"]

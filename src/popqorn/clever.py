@@ -25,7 +25,7 @@ CONTENDERS = 3.0  # targets whose estimate from the plain maxima is further off 
 FLAT = 1e-6  # relative spread of maxima below which there is no tail to fit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CleverResult(Result):
     """`score` estimates the radius; nothing is proven.
 

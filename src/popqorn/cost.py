@@ -12,7 +12,7 @@ from torch import nn
 from popqorn.bounds.chunks import entry_blocks
 from popqorn.bounds.inner import operands_to_bound
 from popqorn.readers.classifier import tape_of
-from popqorn.reading import read_choice
+from popqorn.reading import read_choice, read_count
 from popqorn.sequences import Sequences
 from popqorn.tape.ops import Affine
 from popqorn.tape.tape import Tape
@@ -67,6 +67,7 @@ def estimate_cost(
     >>> print(estimate_cost(model, recordings, call="sensitivity", norm=2))
     """
     read_choice("call", call, _EVALUATIONS)
+    read_count("sizes", sizes)
     question = Question.read(
         model,
         inputs,

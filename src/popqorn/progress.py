@@ -13,7 +13,8 @@ _log = logging.getLogger("popqorn")
 
 
 class Watch:
-    """Counts what is done of `total`, tells whoever asked, and remembers whether the user stopped the call (Ctrl-C).
+    """Counts what is done of `total`, tells whoever asked, and remembers whether the user stopped the call (Ctrl-C, or a
+    `KeyboardInterrupt` out of the function that is told).
 
     Work goes on inside `stoppable`: an interrupt there ends that piece of work, not the call, which then returns what is done.
     """
@@ -30,7 +31,8 @@ class Watch:
         if count:
             self.done += count
             if self._tell is not None:
-                self._tell(self.done, self.total)
+                with self.stoppable():
+                    self._tell(self.done, self.total)
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:

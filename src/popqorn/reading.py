@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IN_FULL = 10_000  # numbers; a larger array is described by its shape and its hash
+IN_FULL = 1_000  # numbers; a larger array is described by its shape and its hash
 
 
 def read_tensor(value: Any, name: str) -> Tensor:
@@ -37,6 +37,8 @@ def read_dtype(dtype: object) -> torch.dtype:
 
 def read_norm(norm: Any) -> float:
     try:
+        if isinstance(norm, bool):
+            raise TypeError
         value = float(norm)
     except (TypeError, ValueError):
         raise ValueError(f"norm is {norm!r}; pass a number >= 1 or float('inf')") from None

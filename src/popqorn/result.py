@@ -19,7 +19,7 @@ LARGEST_FILE = 2**30
 R = TypeVar("R", bound="Result")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """A frozen record of tensors, statuses, numbers and settings. `seconds` is the time of the whole call."""
 
@@ -110,6 +110,9 @@ def _stored(value: Any) -> Any:
 def _restored(value: Any, hint: Any) -> Any:
     if value is None or isinstance(value, Tensor):
         return value
+    wants_tensor = "Tensor" in str(hint)
+    if wants_tensor != (isinstance(value, dict) and "tensor" in value):
+        raise ValueError(f"it holds {type(value).__name__} where {'an array' if wants_tensor else 'none'} belongs")
     if isinstance(value, dict) and "tensor" in value:
         dtype = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64, "bool": torch.bool}[value["tensor"]]
         return torch.tensor(_numbers(value["values"]), dtype=dtype).reshape(value["shape"])

@@ -21,7 +21,7 @@ from popqorn._typing import Bool, Float, Int
 from popqorn.progress import Watch
 from popqorn.task import Task
 
-MAX_EVALUATIONS = 60  # bisection alone closes any bracket of float64 in fewer
+MAX_EVALUATIONS = 60  # ten times what a search takes; one that needs more says so
 FIRST_STEP = 0.8  # times linear / depth: near the root for trained networks of 4 to 14 frames
 GROWTH = 4.0  # while nothing has failed, sizes grow by this factor and faster
 RETREAT = 0.5  # while nothing is proven, they halve
@@ -133,7 +133,7 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
         # The more frames a perturbation passes through, the sooner bounds grow loose, and the smaller an eps to start with.
         eps = torch.minimum(FIRST_STEP * linear / task.allowed.depth, greatest)[active]
         for turn in range(MAX_EVALUATIONS):
-            if not len(active):
+            if watch.stopped or not len(active):
                 break
             found = task.select(active).prove(eps)
             loss = (scale[active] - found.amin(-1)) / scale[active]
@@ -141,8 +141,9 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
             state = state.after(active, eps, found, rate)
             closed = state.high.isfinite() & (state.high - state.low <= tolerance * state.high)
             closed = closed | (state.low >= torch.minimum(UNBOUNDED * linear, greatest))
-            watch.advance(int((closed & ~state.done).sum()))
+            finished = int((closed & ~state.done).sum())
             state = state.closed(closed)
+            watch.advance(finished)
             active = (~state.done).nonzero().squeeze(1)
             eps = torch.minimum(_next_eps(state.select(active), linear[active], tolerance, turn), greatest[active])
     return state
@@ -152,13 +153,14 @@ def _search_counts(task: Task, state: _State, linear: Tensor, tolerance: float, 
     """Bisection over whole numbers, from 1 upwards: sets of more words hold those of fewer."""
     greatest = task.allowed.greatest
     with watch.stoppable():
-        while len(active := (~state.done).nonzero().squeeze(1)):
+        while not watch.stopped and len(active := (~state.done).nonzero().squeeze(1)):
             low, high = state.low[active], torch.minimum(state.high[active], greatest[active] + 1)
             eps = torch.where(low > 0, torch.floor((low + high) / 2), 1.0)
             state = state.after(active, eps, task.select(active).prove(eps), torch.full_like(eps, math.nan))
             closed = (state.high - state.low <= 1) | (state.low >= greatest)
-            watch.advance(int((closed & ~state.done).sum()))
+            finished = int((closed & ~state.done).sum())
             state = state.closed(closed)
+            watch.advance(finished)
     return state
 
 

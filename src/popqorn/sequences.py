@@ -67,7 +67,7 @@ def _padded(inputs: Any, lengths: Any) -> tuple[Tensor, Any]:
         if lengths is not None:
             raise ValueError("lengths are given beside a PackedSequence, which has its own; leave one of them out")
         return pad_packed_sequence(inputs, batch_first=True)
-    if not isinstance(inputs, Sequence) or lengths is not None or not inputs:
+    if not isinstance(inputs, Sequence) or not inputs:
         return read_tensor(inputs, "inputs").detach(), lengths
     rows = [read_tensor(item, f"inputs[{number}]").detach() for number, item in enumerate(inputs)]
     for number, row in enumerate(rows):
@@ -78,7 +78,10 @@ def _padded(inputs: Any, lengths: Any) -> tuple[Tensor, Any]:
                 f"inputs[{number}] has {row.shape[1]} features per frame, but inputs[0] has {rows[0].shape[1]}; "
                 "all sequences must have the same"
             )
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), [len(row) for row in rows]
+    own = [len(row) for row in rows]
+    if lengths is not None and len(set(own)) > 1:
+        raise ValueError("lengths are given beside a list of sequences that have their own; leave one of them out")
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), own if lengths is None else lengths
 
 
 def _read_lengths(given: Any, batch: int, frames: int) -> list[int]:

@@ -27,12 +27,12 @@ _REMEDIES = {
     Status.CERTIFIED: "nothing: the result is a proof",
     Status.MISCLASSIFIED: "the model decides otherwise than labelled; leave labels out to certify decisions as they are",
     Status.VIOLATED: "the property is false for the input as it is; check its rows and offset, or the model",
-    Status.NOT_CERTIFIED: "nothing is proven, and nothing refuted: try a smaller eps or popqorn.attack; "
-    "for certify the margin is zero, or so small that rounding hides it",
-    Status.UNBOUNDED: "nothing: the radius is proven, and the search found no size at which the proof fails",
+    Status.NOT_CERTIFIED: "nothing is proven, and nothing refuted: popqorn.attack may show that it can be broken, "
+    "a smaller region (fewer frames, fewer neighbours, a smaller eps) may be proven",
+    Status.UNBOUNDED: "nothing: the radius is proven, and no size was found at which the proof fails",
     Status.OUT_OF_EVALUATIONS: "the radius is proven, but may be larger; raise tolerance",
     Status.BROKEN: "the adversarial input shows it: train for robustness, or see how much is certified",
     Status.UNBROKEN: "nothing is proven by that: try method='best', or more restarts; popqorn.certify says what is proven",
     Status.ESTIMATED: "nothing is proven by that: popqorn.certify says what is proven, popqorn.attack what is refuted",
-    Status.STOPPED: "what is there is proven, but the search had not ended; call again for the samples that are left",
+    Status.STOPPED: "it was not done when the call was stopped: what stands is valid, call again for the samples left",
 }

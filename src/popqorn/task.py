@@ -114,6 +114,11 @@ class Question:
         if eps is None:
             return [self._greatest(task.allowed) for task in self.tasks]
         every = read_eps(eps, self.batch, self.groups[0].values)
+        limit = self.tasks[0].allowed.limit
+        if (every > limit).any():
+            raise ValueError(
+                f"eps holds {float(every.max()):g}, but this region ends at {limit:g}; pass less, or a larger region"
+            )
         if self.tasks[0].allowed.whole and (every != every.round()).any():
             raise ValueError(f"eps holds {float(every[every != every.round()][0]):g}; this region counts, pass whole numbers")
         return [group.of_batch(every) for group in self.groups]

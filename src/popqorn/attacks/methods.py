@@ -40,8 +40,10 @@ def _offer_all(
     for method in attacks:
         alone = Found.nothing(task)
         generator.set_state(state)
-        method(task, alone, linear, restarts, generator)
-        found.offer(task, everyone, alone.points, alone.radius.isfinite())
+        try:
+            method(task, alone, linear, restarts, generator)
+        finally:  # also what it found before the user stopped it
+            found.offer(task, everyone, alone.points, alone.radius.isfinite())
 
 
 # The first of each is the default.

@@ -21,7 +21,7 @@ from popqorn.task import Question, Task, read_region, read_spec
 BLOCK = 256  # samples at once; fixed, so that the same seed gives the same numbers whatever memory is free
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttackResult(Result):
     """What an attack found: `certify(...).radius <= true minimum <= radius`.
 
@@ -110,35 +110,35 @@ def attack(
 def _attacked(
     model: SequenceClassifier, task: Task, method: Attack, restarts: int, generator: torch.Generator, watch: Watch
 ) -> tuple[Tensor, Tensor, list[Status]]:
-    """Radii, inputs and statuses for one task, in blocks; what the user stopped is unbroken."""
+    """Radii, inputs and statuses for one task, in blocks; what an attack had found when the user stopped it counts."""
     radius, points = torch.where(task.margins.holds, math.inf, 0.0).to(task.allowed.center), task.allowed.center.clone()
     done = ~task.margins.holds
     watch.advance(int(done.sum()))
     for index in task.margins.holds.nonzero().squeeze(1).split(BLOCK):
         if watch.stopped or not len(index):
             break
+        part = task.select(index)
+        found = Found.nothing(part)
         with watch.stoppable():
-            part = task.select(index)
-            found = _run(part, method, restarts, generator)
-            radius[index], points[index] = checked(model, part, found)
+            _run(part, found, method, restarts, generator)
             done[index] = True
-            watch.advance(len(index))
+        radius[index], points[index] = checked(model, part, found)
+        with watch.stoppable():
+            watch.advance(int(done[index].sum()))
 
     def status(right: bool, ended: bool, reached: float) -> Status:
         if not right:
             return task.margins.wrong
-        if not ended:
-            return Status.STOPPED
-        return Status.BROKEN if math.isfinite(reached) else Status.UNBROKEN
+        if math.isfinite(reached):
+            return Status.BROKEN
+        return Status.UNBROKEN if ended else Status.STOPPED
 
     return radius, points, list(map(status, task.margins.holds.tolist(), done.tolist(), radius.tolist()))
 
 
-def _run(task: Task, method: Attack, restarts: int, generator: torch.Generator) -> Found:
-    """What one method finds for the samples of one block."""
+def _run(task: Task, found: Found, method: Attack, restarts: int, generator: torch.Generator) -> None:
+    """One method on the samples of one block."""
     _, linear = task.first_order()
     whole = torch.where(task.allowed.greatest.isfinite(), task.allowed.greatest, 1.0).unsqueeze(1)
     linear = torch.where(linear.isinf().all(-1, keepdim=True), whole, linear)
-    found = Found.nothing(task)
     method(task, found, linear, restarts, generator)
-    return found

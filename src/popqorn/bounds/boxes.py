@@ -1,8 +1,9 @@
 """Forward interval arithmetic: from the boxes of a node's operands to a box of its value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from popqorn.relax.lines import image
 from popqorn.relax.maximum import maximum_image
@@ -19,22 +20,24 @@ def propagate(node: Node, *operands: Interval) -> Interval:
 
 
 def _linear(node: Node, *operands: Interval) -> Interval:
-    """The value at the middles, give or take what each operand's half width makes of the absolute Jacobian."""
+    """The ends that the signs of the Jacobian ask for."""
     identity = torch.eye(node.width, dtype=operands[0].lower.dtype, device=operands[0].lower.device).unsqueeze(0)
     constant, jacobians = pull_back(node, identity, [operand.lower.shape[-1] for operand in operands])
-    middle, half = constant, torch.zeros_like(constant)
-    for operand, jacobian in zip(operands, jacobians, strict=True):
-        middle = middle + (operand.lower + operand.upper) / 2 @ jacobian[0].mT
-        half = half + (operand.upper - operand.lower) / 2 @ jacobian[0].abs().mT
-    return Interval(middle - half, middle + half)
+    return _weighted(constant, [jacobian[0] for jacobian in jacobians], operands)
 
 
 def _affine(node: Affine, *operands: Interval) -> Interval:
-    middle, half = node.bias.unsqueeze(0), torch.zeros_like(node.bias).unsqueeze(0)
-    for operand, weight in zip(operands, node.weights, strict=True):
-        middle = middle + (operand.lower + operand.upper) / 2 @ weight.mT
-        half = half + (operand.upper - operand.lower) / 2 @ weight.abs().mT
-    return Interval(middle - half, middle + half)
+    return _weighted(node.bias.unsqueeze(0), node.weights, operands)
+
+
+def _weighted(constant: Tensor, weights: Sequence[Tensor], operands: Sequence[Interval]) -> Interval:
+    """Each end on its own: a middle and a half width would lose the shorter side of a box beside a much longer one."""
+    lower = upper = constant
+    for operand, weight in zip(operands, weights, strict=True):
+        rising, falling = weight.clamp(min=0).mT, weight.clamp(max=0).mT
+        lower = lower + operand.lower @ rising + operand.upper @ falling
+        upper = upper + operand.upper @ rising + operand.lower @ falling
+    return Interval(lower, upper)
 
 
 def _ends(node: Node, *operands: Interval) -> Interval:

@@ -83,7 +83,7 @@ def _is_known(node: Node, known: Mapping[int, Tensor], allowed: AllowedSet) -> b
 
 
 def operands_to_bound(tape: Tape) -> frozenset[int]:
-    """The nodes whose boxes decide a relaxation; a slice or a multiple of a node has the box of that node."""
+    """The nodes whose boxes decide a relaxation; the box of a slice or a multiple follows from that of the whole."""
     wanted = set()
     for node in tape.nodes:
         if not node.linear:

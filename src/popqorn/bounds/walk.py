@@ -233,12 +233,14 @@ def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
 
     `low` for positive and `high` for negative coefficients is `middle * rows + half * |rows|`: two passes over the rows.
     """
+    if walk.boxes is not None:
+        for index in indices:
+            low, high = (walk.own(side).unsqueeze(-1) for side in (walk.boxes[index].lower, walk.boxes[index].upper))
+            walk.terms.append((rows.clamp(min=0) @ low + rows.clamp(max=0) @ high).squeeze(-1))
+        return
     slopes: dict[int, tuple[Tensor, Tensor]] = {}
     offset = None
     for index in indices:
-        if walk.boxes is not None:
-            offset = _added(walk, offset, walk.boxes[index].lower, walk.boxes[index].upper)
-            continue
         lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
         for source, low, high in zip(walk.tape.nodes[index].sources, lower.slopes, upper.slopes, strict=True):
             slopes[source] = _added(walk, slopes.get(source), low, high)

@@ -93,6 +93,7 @@ def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, devic
     return writer.finish(write_head(writer, model.head, pooled))
 
 
+@torch.no_grad()
 def read_model(model: object) -> SequenceClassifier:
     """The model as given, if it can be read; every refusal says what to do."""
     kind = type(model).__name__

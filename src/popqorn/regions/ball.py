@@ -12,7 +12,7 @@ from popqorn._typing import Bool, Float
 from popqorn.reading import read_norm, read_tensor
 from popqorn.regions import clip, geometry
 from popqorn.regions.geometry import dual, length
-from popqorn.regions.region import AllowedSet, still_frames
+from popqorn.regions.region import AllowedSet, slack, still_frames
 from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
 
@@ -84,7 +84,7 @@ class BallSet(AllowedSet):
     @property
     def greatest(self) -> Float[Tensor, " batch"]:
         if self.low is None or self.high is None:
-            return torch.full_like(self.eps, math.inf)
+            return torch.where(self.moves.any(-1), math.inf, 0.0).to(self.eps).expand_as(self.eps)
         return self.size_of(self.center + torch.maximum(-self.low, self.high))
 
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
@@ -117,7 +117,8 @@ class BallSet(AllowedSet):
             return length(rows * share, dual(self.norm))
         if math.isinf(self.norm):
             down, up = (limit[:, frame].unsqueeze(-1) for limit in self._limits())
-            return (rows @ ((down + up) / 2) - rows.abs() @ ((up - down) / 2)).squeeze(-1)
+            # Each side on its own: a middle and a half width would lose the shorter side beside a much longer one.
+            return (rows.clamp(min=0) @ down + rows.clamp(max=0) @ up).squeeze(-1)
         return rows if self.total else self._least_clipped(rows, slice(frame, frame + 1))
 
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "#batch rows"]:
@@ -155,7 +156,8 @@ class BallSet(AllowedSet):
 
     def _units(self, points: Tensor) -> Tensor:
         """Moves in units of the share, one ball along the last axis; what cannot move does not count."""
-        moved = (points - self.center) / torch.where(self.share > 0, self.share, 1.0) * (self.share > 0)
+        moved = (points - self.center) / torch.where(self.share > 0, self.share, 1.0)
+        moved = torch.where(self.share > 0, moved, 0.0)
         return moved.flatten(1).unsqueeze(1) if self.total else moved
 
     def _points(self, units: Tensor) -> Tensor:
@@ -279,10 +281,10 @@ def _read_clip(given: Any, sequences: Sequences) -> tuple[Tensor, Tensor] | tupl
         ends.append(tensor[: sequences.frames])
     if (ends[0] > ends[1]).any():
         raise ValueError(f"clip's low end lies above its high end, {given!r}; pass (low, high)")
-    outside = (values < ends[0]) | (values > ends[1])
+    outside = (values < ends[0] - slack(ends[0])) | (values > ends[1] + slack(ends[1]))
     if outside.any():
         worst, sample = float(values[outside][0]), int(sequences.samples[outside.flatten(1).any(1)][0])
         raise ValueError(
-            f"clip: inputs of sample {sample} hold {worst:g}, which is outside the range; widen clip, or clamp the inputs to it"
+            f"clip: inputs of sample {sample} hold {worst:.9g}, which is outside the range; widen clip, or clamp the inputs to it"
         )
-    return ends[0] - values, ends[1] - values
+    return (ends[0] - values).clamp(max=0), (ends[1] - values).clamp(min=0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from popqorn._typing import Bool, Float
 from popqorn.reading import read_tensor
-from popqorn.regions.region import AllowedSet, still_frames
+from popqorn.regions.region import AllowedSet, slack, still_frames
 from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
 
@@ -30,15 +30,18 @@ class Box:
     def around(self, sequences: Sequences) -> "BoxSet":
         lower, upper = (_read_end(name, getattr(self, name), sequences) for name in ("lower", "upper"))
         values = sequences.values
-        outside = (values < lower) | (values > upper)
+        if (lower > upper).any():
+            raise ValueError("lower lies above upper; pass Box(lower, upper)")
+        outside = (values < lower - slack(lower)) | (values > upper + slack(upper))
         if outside.any():
             sample, frame, feature = outside.nonzero()[0].tolist()
             place = f"sample {int(sequences.samples[sample])}, frame {frame}, feature {feature}"
-            ends = f"[{float(lower[sample, frame, feature]):g}, {float(upper[sample, frame, feature]):g}]"
+            ends = f"[{float(lower[sample, frame, feature]):.9g}, {float(upper[sample, frame, feature]):.9g}]"
             raise ValueError(
-                f"inputs: {place} is {float(values[sample, frame, feature]):g}, outside the box {ends}; pass inputs of the box"
+                f"inputs: {place} is {float(values[sample, frame, feature]):.9g}, outside the box {ends}; pass inputs of the box"
             )
-        allowed = BoxSet(values, torch.zeros_like(values[:, 0, 0]), frozenset(), values - lower, upper - values)
+        down, up = (values - lower).clamp(min=0), (upper - values).clamp(min=0)
+        allowed = BoxSet(values, torch.zeros_like(values[:, 0, 0]), frozenset(), down, up)
         return replace(allowed, still=still_frames(allowed.moves))
 
 
@@ -77,6 +80,10 @@ class BoxSet(AllowedSet):
     def greatest(self) -> Float[Tensor, " batch"]:
         return torch.ones_like(self.eps)
 
+    @property
+    def limit(self) -> float:
+        return 1.0
+
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
         return (forms.clamp(min=0) * self.down.unsqueeze(1) - forms.clamp(max=0) * self.up.unsqueeze(1)).sum(-1)
 
@@ -85,9 +92,9 @@ class BoxSet(AllowedSet):
         return Interval(self.center - share * self.down, self.center + share * self.up)
 
     def part(self, frame: int, rows: Float[Tensor, "#batch rows features"]) -> Float[Tensor, "batch rows"]:
-        """The least value in this frame at full size: `rows @ middle - |rows| @ half`."""
+        """The least value in this frame at full size."""
         down, up = self.down[:, frame].unsqueeze(-1), self.up[:, frame].unsqueeze(-1)
-        return (rows @ ((up - down) / 2) - rows.abs() @ ((up + down) / 2)).squeeze(-1)
+        return (rows.clamp(max=0) @ up - rows.clamp(min=0) @ down).squeeze(-1)
 
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "batch rows"]:
         return self.eps.unsqueeze(-1) * torch.stack(list(parts.values())).sum(0)
@@ -95,7 +102,7 @@ class BoxSet(AllowedSet):
     def size_of(self, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, " batch"]:
         move = points - self.center
         room = torch.where(move > 0, self.up, self.down)
-        share = move.abs() / torch.where(room > 0, room, 1.0) * (room > 0)
+        share = torch.where(room > 0, move.abs() / torch.where(room > 0, room, 1.0), 0.0)
         return share.flatten(1).amax(-1)
 
     def lowest(self, form: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch frames features"]:

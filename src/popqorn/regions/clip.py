@@ -12,7 +12,7 @@ sum_cut kappa^p)^(1/q)`. Repeated, this only ever lowers `lam` and cuts more ent
 iteration on a convex function).
 """
 
-import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,40 +20,52 @@ from torch import Tensor
 from popqorn._typing import Float
 from popqorn.regions.geometry import dual, length
 
-STEPS = 8
+STEPS = 5
+MORE_STEPS = 30  # next to p = 1 entries are cut one after the other
+LARGE_POWER = 32.0
 
 
 def greatest_fall(
     beta: Float[Tensor, "*batch rows features"], kappa: Float[Tensor, "*batch rows features"], norm: float
 ) -> tuple[Float[Tensor, "*batch rows"], Float[Tensor, "*batch rows features"]]:
     """An upper bound of `sum beta sigma` over `||sigma||_p <= 1`, `0 <= sigma <= kappa`, and a `sigma` near it."""
+    kappa = kappa.clamp(max=1)  # the ball allows no more
+    beta = torch.where(kappa > 0, beta, 0.0)  # what cannot move does not count
     if norm == 1:
         return _knapsack(beta, kappa)
-    kappa = torch.where(beta > 0, kappa, math.inf)  # what does not matter is never cut
-    budget = torch.ones_like(beta[..., :1])
-    free = kappa > 0
-    lam = length(torch.where(free, beta, 0.0), dual(norm)).unsqueeze(-1)
-    for _ in range(STEPS):
-        cut = _wanted(beta, lam, norm) >= kappa
-        left = budget - torch.where(cut, kappa, 0.0).pow(norm).sum(-1, keepdim=True)
-        rest = length(torch.where(cut, 0.0, beta), dual(norm)).unsqueeze(-1)
-        lower = torch.where(left > 0, rest / left.clamp(min=torch.finfo(beta.dtype).tiny).pow(1 / dual(norm)), 0.0)
+    q = dual(norm)
+    # An entry is cut where (beta / lam)^(1/(p-1)) >= kappa.
+    threshold, kappa_power = (kappa if norm == 2 else kappa.pow(norm - 1)), _power(kappa, norm)
+    norm_of_free = _norm_of_free(beta, q)
+    lam = norm_of_free(torch.zeros_like(beta, dtype=torch.bool))
+    for _ in range(STEPS if norm >= 1.5 else MORE_STEPS):
+        cut = beta >= lam * threshold
+        left = 1 - torch.where(cut, kappa_power, 0.0).sum(-1, keepdim=True)
+        lower = norm_of_free(cut) / left.pow(1 / q)
         lam = torch.where((left > 0) & (lower < lam), lower, lam)
-    sigma = torch.minimum(kappa, _wanted(beta, lam, norm))
-    spare = 1 - sigma.pow(norm).sum(-1)
+    ratio = torch.where(beta > 0, beta / lam, 0.0)
+    sigma = torch.minimum(kappa, ratio if norm == 2 else ratio.pow(1 / (norm - 1)))
+    spare = 1 - _power(sigma, norm).sum(-1)
     return (beta * sigma).sum(-1) + lam.squeeze(-1) / norm * spare, sigma
 
 
-def _wanted(beta: Tensor, lam: Tensor, norm: float) -> Tensor:
-    """`(beta / lam)^(1/(p-1))`: how far an entry would go if the range did not cut it; inf where nothing holds it back."""
-    ratio = torch.where(beta > 0, beta / lam, 0.0)
-    return ratio if norm == 2 else ratio.pow(1 / (norm - 1))
+def _norm_of_free(beta: Tensor, q: float) -> Callable[[Tensor], Tensor]:
+    """The l_q norm of the entries that are not cut. Powers are taken once, unless the largest make the others vanish."""
+    if q > LARGE_POWER:
+        return lambda cut: length(beta.masked_fill(cut, 0.0), q).unsqueeze(-1)
+    largest = beta.amax(-1, keepdim=True).clamp(min=torch.finfo(beta.dtype).tiny)
+    powers = _power(beta / largest, q)
+    return lambda cut: largest * powers.masked_fill(cut, 0.0).sum(-1, keepdim=True).pow(1 / q)
+
+
+def _power(values: Tensor, exponent: float) -> Tensor:
+    return values.square() if exponent == 2 else values.pow(exponent)
 
 
 def _knapsack(beta: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
     """p = 1: the entries that matter most are filled first, the last of them in part."""
     falling, order = beta.sort(dim=-1, descending=True)
-    room = kappa.clamp(max=1).expand_as(beta).gather(-1, order)
+    room = kappa.expand_as(beta).gather(-1, order)
     before = room.cumsum(-1) - room
     filled = torch.minimum(room, (1 - before).clamp(min=0))
     sigma = torch.zeros_like(beta).scatter(-1, order, filled)

@@ -76,6 +76,11 @@ class AllowedSet:
         return torch.full_like(self.eps, math.inf)
 
     @property
+    def limit(self) -> float:
+        """The greatest size that may be asked about."""
+        return math.inf
+
+    @property
     def whole(self) -> bool:
         """Whether sizes are whole numbers."""
         return False
@@ -151,6 +156,11 @@ class Choices:
     table: Float[Tensor, "words features"]
     options: Tensor  # Int[batch frames options]
     allowed: Tensor  # Bool[batch frames options]
+
+
+def slack(ends: Tensor) -> Tensor:
+    """How far inputs may lie outside their range by rounding, as those of a float32 data set do; the range is widened to them."""
+    return 1e-6 * ends.abs().clamp(min=1).nan_to_num(posinf=0.0)
 
 
 def still_frames(moves: Bool[Tensor, "#batch frames"]) -> frozenset[int]:

@@ -1,9 +1,11 @@
 """`Words`: a text whose words may be exchanged for given others, at most so many at once."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,10 +39,7 @@ class Words:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.neighbours, Mapping):
-            raise ValueError(
-                f"neighbours is a {type(self.neighbours).__name__}; pass a mapping from a word's number to the numbers of others"
-            )
+        object.__setattr__(self, "neighbours", _read_neighbours(self.neighbours))
         if self.most is not None:
             read_count("most", self.most)
 
@@ -85,10 +84,10 @@ class Words:
         if len(rows) != sequences.batch:
             raise ValueError(f"tokens are {len(rows)} sentences, but the inputs are {sequences.batch}; pass one per sample")
         chosen = [rows[sample][: sequences.frames] for sample in sequences.samples.tolist()]
-        for sample, row in zip(sequences.samples.tolist(), chosen, strict=True):
-            if len(row) < sequences.frames:
+        for sample in sequences.samples.tolist():
+            if len(rows[sample]) not in (sequences.frames, sequences.longest):
                 raise ValueError(
-                    f"tokens: sentence {sample} has {len(row)} words, but its inputs have {sequences.frames} frames; "
+                    f"tokens: sentence {sample} has {len(rows[sample])} words, but its inputs have {sequences.frames} frames; "
                     "pass one word per frame"
                 )
         tokens = torch.stack(chosen).to(table.device)
@@ -99,16 +98,13 @@ class Words:
 
     def _read_options(self, table: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """For every word itself first, then its neighbours; padded with itself, which is not marked as allowed again."""
-        by_word: dict[int, list[int]] = {}
-        for word in tokens.unique().tolist():
-            given = self.neighbours.get(word, ())
-            if not hasattr(given, "__iter__") or isinstance(given, str):
-                raise ValueError(f"neighbours of word {word} are {given!r}; pass a list of words' numbers")
-            others = [int(other) for other in given]
-            for other in others:
+        for word, others in self.neighbours.items():
+            for other in (word, *others):
                 if not 0 <= other < len(table):
                     raise ValueError(f"neighbours of word {word} hold {other}; the table has words 0 to {len(table) - 1}")
-            by_word[word] = [word, *dict.fromkeys(other for other in others if other != word)]
+        by_word: dict[int, list[int]] = {}
+        for word in tokens.unique().tolist():
+            by_word[word] = [word, *dict.fromkeys(other for other in self.neighbours.get(word, ()) if other != word)]
         most = max(map(len, by_word.values()))
         listed = {word: torch.tensor(options + [word] * (most - len(options))) for word, options in by_word.items()}
         counts = {word: len(options) for word, options in by_word.items()}
@@ -148,6 +144,10 @@ class WordSet(AllowedSet):
     def greatest(self) -> Float[Tensor, " batch"]:
         count = self.moves.sum(-1).to(self.eps)
         return count if self.most is None else count.clamp(max=self.most)
+
+    @property
+    def limit(self) -> float:
+        return math.inf if self.most is None else self.most
 
     @property
     def whole(self) -> bool:
@@ -192,6 +192,25 @@ def _read_table(table: Any, dtype: torch.dtype) -> Tensor:
     if not torch.isfinite(tensor).all():
         raise ValueError("table holds NaN or infinite values; replace or drop those words")
     return tensor.to(dtype)
+
+
+def _read_neighbours(given: Any) -> dict[int, list[int]]:
+    """From words' numbers to lists of words' numbers, whatever holds them."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"neighbours is a {type(given).__name__}; pass a mapping from a word's number to the numbers of others")
+    read = {}
+    for key, others in given.items():
+        listed = others.tolist() if isinstance(others, Tensor | np.ndarray) else others
+        if isinstance(listed, str | Mapping) or not isinstance(listed, Iterable):
+            raise ValueError(f"neighbours of word {key!r} are {others!r}; pass a list of words' numbers")
+        read[_read_word(key)] = [_read_word(other) for other in listed]
+    return read
+
+
+def _read_word(word: Any) -> int:
+    if isinstance(word, bool) or not isinstance(word, int | np.integer):
+        raise ValueError(f"neighbours hold {word!r}, a {type(word).__name__}; words are named by their row numbers in table")
+    return int(word)
 
 
 def _rows(tokens: Any) -> list[Tensor]:

@@ -74,13 +74,8 @@ def _rows(labels: Tensor, rivals: Tensor, classes: int, dtype: torch.dtype) -> T
 def _read(name: str, given: Any, decisions: Tensor, sequences: Sequences, classes: int) -> Tensor:
     """Class numbers for these sequences, in the shape of their decisions."""
     per_step = decisions.dim() == 2
-    if (
-        per_step
-        and isinstance(given, Sequence)
-        and any(hasattr(row, "__len__") and len(row) < sequences.longest for row in given)
-    ):
-        rows = [read_tensor(row, name) for row in given]  # sentences of different lengths: what is padded is never read
-        given = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    if per_step and isinstance(given, Sequence) and len({len(row) for row in given if hasattr(row, "__len__")}) > 1:
+        given = _padded(name, [read_tensor(row, name) for row in given], sequences)
     tensor = read_tensor(given, name).to(decisions.device)
     shape = (sequences.batch, sequences.longest) if per_step else (sequences.batch,)
     if tensor.dim() and tuple(tensor.shape) != shape:
@@ -88,6 +83,17 @@ def _read(name: str, given: Any, decisions: Tensor, sequences: Sequences, classe
         raise ValueError(f"{name} have shape {tuple(tensor.shape)}; pass one class per {what}, shape {shape}")
     own = sequences.of_batch(tensor.expand(shape), frames=per_step)
     return read_classes(name, own, classes)
+
+
+def _padded(name: str, rows: list[Tensor], sequences: Sequences) -> Tensor:
+    """Lists of different lengths as one tensor; what is padded is never read."""
+    for sample in sequences.samples.tolist():
+        if sample < len(rows) and len(rows[sample]) not in (sequences.frames, sequences.longest):
+            raise ValueError(
+                f"{name}: sample {sample} has {len(rows[sample])}, but its sequence has {sequences.frames} steps; "
+                "pass one class per step"
+            )
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 def _differ(targets: Tensor, labels: Tensor, sequences: Sequences) -> None:

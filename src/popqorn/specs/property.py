@@ -46,6 +46,8 @@ class Property:
         """`[batch or 1, rows, outputs]`."""
         tensor = read_tensor(self.rows, "rows").to(outputs)
         shape = tuple(outputs.shape[1:])
+        if len(shape) == 2 and tensor.dim() >= 3 and tensor.shape[-2] == sequences.longest:
+            tensor = tensor[..., : sequences.frames, :]  # steps beyond the end do not count
         every = tensor.dim() == len(shape) + 2 and len(tensor) == sequences.batch
         if tensor.dim() != len(shape) + 1 + every or tuple(tensor.shape[-len(shape) :]) != shape or not tensor.numel():
             wanted = ", ".join(map(str, shape))

@@ -33,10 +33,13 @@ class Tolerance:
         tensor = read_tensor(self.delta, "delta").to(outputs)
         if not (torch.isfinite(tensor) & (tensor > 0)).all():
             raise ValueError(
-                f"delta holds {float(tensor[~(tensor > 0) | ~tensor.isfinite()].flatten()[0]):g}; pass positive numbers"
+                f"delta holds {float(tensor[~(tensor > 0) | ~tensor.isfinite()].flatten()[0]):g}; pass finite positive numbers"
             )
+        per_step = outputs.dim() == 3
         if tensor.dim() == outputs.dim() and len(tensor) == sequences.batch:
-            tensor = sequences.of_batch(tensor, frames=outputs.dim() == 3)
+            tensor = sequences.of_batch(tensor, frames=per_step)
+        elif per_step and tensor.dim() == 2 and len(tensor) == sequences.longest:
+            tensor = tensor[: sequences.frames]
         try:
             return tensor.expand(outputs.shape)
         except RuntimeError:

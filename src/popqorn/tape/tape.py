@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,8 @@ class Tape:
 class TapeWriter:
     """Writes a tape; every method appends one operation and returns its position.
 
-    Weights are copied to `dtype` and `device` as they come in, so that a tape never shares storage with a module in training.
+    Weights are copied to `dtype` and `device` as they come in, each once however many frames use it, so that a tape never shares
+    storage with a module in training.
     """
 
     def __init__(self, frames: int, features: int, *, dtype: torch.dtype, device: torch.device) -> None:
@@ -70,14 +72,18 @@ class TapeWriter:
         self.device = device
         self._nodes: list[Node] = []
         self._inputs: dict[int, int] = {}
+        self._copies: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def _append(self, node: Node) -> int:
         self._nodes.append(node)
         return len(self._nodes) - 1
 
     def tensor(self, value: Tensor) -> Tensor:
-        """A copy of `value` in the tape's dtype and on its device, cut off from autograd."""
-        return value.detach().to(device=self.device, dtype=self.dtype, copy=True)
+        """A copy of `value` in the tape's dtype and on its device, cut off from autograd; the same one for the same memory."""
+        key = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
+        if key not in self._copies:  # the original is kept, so that its memory is not given to another meanwhile
+            self._copies[key] = value, value.detach().to(device=self.device, dtype=self.dtype, copy=True)
+        return self._copies[key][1]
 
     def width(self, position: int) -> int:
         """How many entries the value at `position` has."""
