@@ -18,7 +18,7 @@ STAGES = (
     ("bounds",),
     ("task", "search"),
     ("attacks", "certificate"),
-    ("api", "clever", "bracket", "cost"),
+    ("api", "curve", "clever", "bracket", "cost"),
     ("__init__", "bundled", "experiments"),
     ("report",),
     ("cli",),

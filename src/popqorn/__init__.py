@@ -6,12 +6,13 @@
 """
 
 from popqorn._version import __version__
-from popqorn.api import bounds, certify, curve, sensitivity, verify
+from popqorn.api import bounds, certify, sensitivity, verify
 from popqorn.attacks.run import AttackResult, attack
 from popqorn.bracket import Bracket, bracket
 from popqorn.certificate import Bounds, Certificate, Curve, Sensitivity, Verification
 from popqorn.clever import CleverResult, clever
 from popqorn.cost import Cost, estimate_cost
+from popqorn.curve import curve
 from popqorn.readers.classifier import SequenceClassifier
 from popqorn.readers.heads import register_activation
 from popqorn.regions.ball import Ball

@@ -1,4 +1,4 @@
-"""The public functions that prove: certify, sensitivity, verify, bounds, curve. Thin: read the arguments, call one stage each."""
+"""The public functions that prove: certify, sensitivity, verify, bounds. Thin: read the arguments, call one stage each."""
 
 import math
 import time
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Bool, Float
-from popqorn.attacks.run import attack
 from popqorn.bounds.chunks import frame_groups
-from popqorn.certificate import Bounds, Certificate, Curve, Sensitivity, Verification
+from popqorn.certificate import Bounds, Certificate, Sensitivity, Verification
 from popqorn.progress import Watch
-from popqorn.reading import read_tensor, read_tolerance
+from popqorn.reading import read_tolerance
 from popqorn.search import SearchResult, largest_size
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
@@ -236,78 +235,6 @@ def bounds(
     )
 
 
-@torch.inference_mode(False)
-def curve(
-    model: nn.Module,
-    inputs: Any,
-    eps: Any,
-    *,
-    region: Any = None,
-    spec: Any = None,
-    labels: Any = None,
-    targets: Any = None,
-    norm: float | None = None,
-    frames: Any = None,
-    scale: Any = None,
-    lengths: Any = None,
-    method: str = "planes",
-    attacked: bool | str | None = False,
-    seed: int = 0,
-    chunk_rows: int | None = None,
-    dtype: torch.dtype = torch.float64,
-    progress: Any = None,
-) -> Curve:
-    """Certified accuracy over the sizes `eps`, in one call; with `attacked`, the accuracy under attack beside it.
-
-    What is proven for a set is proven for all smaller ones, so every sample is bisected over the sizes. `attacked` is True, or
-    the name of an attack's method. The other arguments are those of `certify`.
-
-    >>> print(curve(model, digits, eps=[0.005, 0.01, 0.02], labels=labels, attacked=True))
-    """
-    started = time.perf_counter()
-    chosen, claim = read_region(region, norm, frames, scale), read_spec(spec, labels, targets)
-    question = Question.read(
-        model, inputs, lengths=lengths, region=chosen, spec=claim, method=method, chunk_rows=chunk_rows, dtype=dtype
-    )
-    given = _read_sizes(eps, question)
-    order = given.argsort()
-    watch = Watch(progress, "curve", question.batch)
-    found = [_bisected(task, given[order], watch) for task in question.tasks]
-    holds = question.together([_holding(task) for task in question.tasks])
-    proven = question.together([count for count, _ in found]).unsqueeze(1) > order.argsort()
-    ended = question.together([end for _, end in found])
-    unbroken = None
-    if attacked:
-        ended = ended & (not watch.stopped)
-        if not watch.stopped:
-            kind = None if attacked is True else attacked
-            reached = attack(
-                model, inputs, region=chosen, spec=claim, lengths=lengths, method=kind, seed=seed, dtype=dtype, progress=progress
-            )
-            ended = ended & torch.tensor([status is not Status.STOPPED for status in reached.status], device=ended.device)
-            unbroken = None if reached.stopped else holds.unsqueeze(1) & (reached.radius.unsqueeze(1) > given)
-    wrong = question.tasks[0].margins.wrong
-
-    def status(right: bool, end: bool, count: int) -> Status:
-        if not right:
-            return wrong
-        if not end:
-            return Status.STOPPED
-        return Status.NOT_CERTIFIED if not count else Status.UNBOUNDED if count == len(given) else Status.CERTIFIED
-
-    return Curve(
-        eps=given,
-        certified=proven.double().mean(0),
-        attacked=None if unbroken is None else unbroken.double().mean(0),
-        accuracy=float(holds.double().mean()),
-        proven=proven,
-        unbroken=unbroken,
-        status=tuple(map(status, holds.tolist(), ended.tolist(), proven.sum(-1).tolist())),
-        seconds=time.perf_counter() - started,
-        settings={**question.settings, "method": method},
-    )
-
-
 # ---- certify and sensitivity -------------------------------------------------------------------------------------------------
 
 
@@ -380,7 +307,7 @@ def _statuses(result: SearchResult, task: Task, *more: Float[Tensor, "batch grou
     return list(map(of, *(column.tolist() for column in columns), whole))
 
 
-# ---- verify, bounds and curve ------------------------------------------------------------------------------------------------
+# ---- verify and bounds ------------------------------------------------------------------------------------------------
 
 
 def _proven(task: Task, eps: Float[Tensor, " batch"], watch: Watch) -> tuple[Float[Tensor, "batch rows"], Bool[Tensor, " batch"]]:
@@ -406,34 +333,3 @@ def _verdicts(bound: Tensor, done: Tensor, task: Task) -> list[Status]:
         return Status.CERTIFIED if positive else Status.NOT_CERTIFIED
 
     return list(map(of, task.margins.holds.tolist(), done.tolist(), (bound > 0).all(-1).tolist()))
-
-
-def _holding(task: Task) -> Tensor:
-    """Whether the claim holds at the input itself."""
-    return task.margins.holds & (task.values(task.allowed.center) > 0).all(-1)
-
-
-def _read_sizes(eps: Any, question: Question) -> Float[Tensor, " sizes"]:
-    tensor = read_tensor(eps, "eps").to(question.groups[0].values)
-    if tensor.dim() != 1 or not len(tensor):
-        raise ValueError(f"eps has shape {tuple(tensor.shape)}; pass a list of sizes, such as eps=[0.01, 0.02]")
-    for size in tensor.tolist():
-        question.sizes(size)
-    return tensor
-
-
-def _bisected(task: Task, sizes: Float[Tensor, " sizes"], watch: Watch) -> tuple[Tensor, Tensor]:
-    """How many of the rising `sizes` are proven for every sample, and whether that is known to the end."""
-    proven = torch.zeros(len(task), dtype=torch.long, device=sizes.device)
-    failed = torch.full_like(proven, len(sizes) + 1)
-    failed[~_holding(task)] = 1
-    watch.advance(int((failed - proven <= 1).sum()))
-    with watch.stoppable():
-        while len(active := (failed - proven > 1).nonzero().squeeze(1)) and not watch.stopped:
-            middle = (proven[active] + failed[active]) // 2
-            bound = torch.cat([task.select(active[part]).prove(sizes[middle[part] - 1]) for part in task.select(active).blocks()])
-            success = (bound > 0).all(-1)
-            now, never = torch.where(success, middle, proven[active]), torch.where(success, failed[active], middle)
-            proven, failed = proven.index_copy(0, active, now), failed.index_copy(0, active, never)
-            watch.advance(int((never - now <= 1).sum()))
-    return proven, failed - proven <= 1
