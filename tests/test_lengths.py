@@ -40,7 +40,7 @@ FORMS: dict[str, Callable[[], dict[str, Any]]] = {
 def test_each_sequence_gets_the_radius_it_has_alone(form: str, kind: str) -> None:
     if kind == "both ways":
         torch.manual_seed(1)
-        model = popqorn.SequenceClassifier(nn.GRU(3, 4, bidirectional=True), nn.Linear(8, 3), "final").double()
+        model = popqorn.SequenceClassifier(nn.RNN(3, 4, bidirectional=True), nn.Linear(8, 3), "final").double()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(3)

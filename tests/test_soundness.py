@@ -24,7 +24,11 @@ MODELS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "projected lstm": (nn.LSTM, {"proj_size": 3}),
 }
 each_model = pytest.mark.parametrize("name", MODELS)
-each_norm = pytest.mark.parametrize("norm", NORMS)
+# Every norm on the plain cells; the two that matter most on all the others.
+each_model_and_norm = pytest.mark.parametrize(
+    ("name", "norm"),
+    [(name, norm) for name in MODELS for norm in NORMS if name in ("rnn", "lstm", "gru") or norm in (2.0, math.inf)],
+)
 
 
 def random_model(name: str, spread: float = 0.6, pooling: str = "last") -> popqorn.SequenceClassifier:
@@ -85,8 +89,7 @@ def attack(model: nn.Module, inputs: Tensor, value: Any, norm: float, radius: Te
     return inputs + delta.detach()
 
 
-@each_norm
-@each_model
+@each_model_and_norm
 def test_no_attack_succeeds_within_the_radius(name: str, norm: float) -> None:
     model, inputs = random_model(name), random_inputs()
     certificate = popqorn.certify(model, inputs, norm=norm, tolerance=0.02)
@@ -105,8 +108,7 @@ def test_no_attack_succeeds_within_the_radius(name: str, norm: float) -> None:
         assert (model(attack(model, inputs, margin, norm, radius)).argmax(-1) == labels).all()
 
 
-@each_norm
-@each_model
+@each_model_and_norm
 def test_logits_never_leave_their_bounds(name: str, norm: float) -> None:
     model, inputs = random_model(name), random_inputs()
     for eps in (1e-12, 0.05, 0.5):

@@ -46,22 +46,27 @@ def test_bounds_do_not_depend_on_knowing_what_stands_still(kind: str, method: st
     assert len(knowing.relaxations) < len(plain.relaxations) or kind == "both ways" or 0 in moving
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "both ways"])
 def test_sensitivity_is_what_certify_finds_for_each_frame(kind: str) -> None:
-    model = MODELS[kind]().eval()
-    inputs = torch.randn(3, FRAMES, FEATURES)
+    model = decided_by_single_frames(kind)
+    inputs = torch.randn(2, FRAMES, FEATURES)
     radii = popqorn.sensitivity(model, inputs, norm=2).radius
     for frame in range(FRAMES):
         alone = popqorn.certify(model, inputs, frames=[frame], norm=2).radius
         torch.testing.assert_close(radii[:, frame], alone, rtol=2e-3, atol=0)
 
 
+def decided_by_single_frames(kind: str) -> popqorn.SequenceClassifier:
+    """A decision that a single frame can change: searches that never fail are long, and all alike."""
+    model = MODELS[kind]().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(0 if name.startswith("head") and name.endswith("bias") else 3)
+    return model
+
+
 def test_groups_of_frames_do_not_change_radii(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inputs = MODELS["lstm"]().eval(), torch.randn(2, FRAMES, FEATURES)
-    with torch.no_grad():  # a decision that a single frame can change
-        model.head.bias.zero_()
-        for parameter in model.rnn.parameters():
-            parameter.mul_(3)
+    model, inputs = decided_by_single_frames("lstm"), torch.randn(2, FRAMES, FEATURES)
     whole = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4).radius
     monkeypatch.setattr(chunks, "FRAME_ENTRIES", 1)
     each = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4).radius

@@ -110,8 +110,7 @@ class AllowedSet:
         return rows
 
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "#batch rows"]:
-        """A lower bound of `sum over frames of rows @ (x - center)` over the allowed inputs `x`: the least value, if it can be
-        had.
+        """A lower bound of `sum over frames of rows @ (x - center)` over the allowed inputs `x`: the least itself, if known.
 
         `parts` holds what `part` made of the rows of every frame they reach; their first axis is the batch, or 1.
         """

@@ -15,8 +15,7 @@ def maximum_image(*operands: Interval) -> Interval:
 
 
 def maximum_planes(*operands: Interval) -> Relaxation:
-    """Below: the operand whose middle is highest. Above: for the best `t`, `max_i x_i <= t + sum_i relu(x_i - t)`, chord by
-    chord.
+    """Below: the operand whose middle is highest. Above: for the best `t`, `max_i x_i <= t + sum_i relu(x_i - t)`, by chords.
 
     The bound above holds for every `t`. Its value at the centre of the box is piecewise linear in `t` with kinks at the ends of
     the operands, so one of these is best; the value at the centre, times the box's volume, is the volume below the plane.
