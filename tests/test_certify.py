@@ -189,7 +189,9 @@ def test_nan_proves_nothing(
     inputs, labels = digits
     monkeypatch.setattr(Task, "prove", lambda self, eps: torch.full_like(self.margins.offset, math.nan))
     monkeypatch.setattr(search, "MAX_EVALUATIONS", 4)
-    assert set(popqorn.certify(lstm, inputs, labels=labels).status) == {Status.NOT_CERTIFIED}
+    found = popqorn.certify(lstm, inputs, labels=labels)
+    assert set(found.status) == {Status.NOT_CERTIFIED}
+    assert (found.radius == 0).all()
     assert set(popqorn.verify(lstm, inputs, 0.1, labels=labels).status) == {Status.NOT_CERTIFIED}
     assert not popqorn.curve(lstm, inputs, [0.1, 0.2], labels=labels).proven.any()
 

@@ -203,12 +203,13 @@ def test_a_search_that_runs_out_of_evaluations_says_so(monkeypatch: pytest.Monke
 
 def test_curve_is_what_verify_says_at_every_size() -> None:
     model, (digits, labels) = bundled.load_model("rnn"), bundled.load_digits(12)
-    sizes = [0.02, 0.0, 0.005, 0.01]
+    sizes = [0.1, 0.0, 0.03, 0.06]
     found = popqorn.curve(model, digits, sizes, labels=labels, norm=2, attacked="fgsm")
     for place, eps in enumerate(sizes):
         proof = popqorn.verify(model, digits, eps, labels=labels, norm=2)
         assert torch.equal(found.proven[:, place], proof.certified)
         assert found.certified[place] == proof.certified.double().mean()
+    assert 0 < found.certified[3] < found.certified[1]
     assert found.attacked is not None
     assert (found.certified <= found.attacked).all()
     assert found.accuracy == float((model(digits.float()).argmax(-1) == labels).double().mean())

@@ -99,6 +99,22 @@ def test_no_allowed_move_falls_further(beta: list[float], kappa: list[float], no
     assert (sigma <= limits + 1e-12).all()
 
 
+@pytest.mark.parametrize("norm", [1.5, 2.0, 3.0])
+def test_every_multiplier_is_sound(norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few steps are made towards the best: stopped early, the bound is looser, never wrong."""
+    generator = torch.Generator().manual_seed(0)
+    beta = torch.rand(200, 6, generator=generator, dtype=torch.float64)
+    kappa = torch.rand(200, 6, generator=generator, dtype=torch.float64) ** 2
+    exact, _ = clip.greatest_fall(beta, kappa, norm)
+    falls = []
+    for steps in (0, 1, 2):
+        monkeypatch.setattr(clip, "STEPS", steps)
+        falls.append(clip.greatest_fall(beta, kappa, norm)[0])
+        assert (falls[-1] >= exact - 1e-12).all()
+    assert (falls[0] > exact + 1e-3).any()
+    assert (falls[2] <= falls[0] + 1e-12).all()
+
+
 @pytest.mark.parametrize(("kind", "norm"), [*(("rnn", norm) for norm in NORMS), ("lstm", 2.0), ("gru", math.inf)])
 def test_a_range_never_lowers_a_radius(kind: str, norm: float) -> None:
     inputs, labels = bundled.load_digits(2)
