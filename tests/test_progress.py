@@ -220,14 +220,14 @@ def test_curve_is_what_verify_says_at_every_size() -> None:
 
 
 def test_cost_is_known_beforehand() -> None:
-    """Of the right order, on a machine that is busy with other tests."""
+    """Within a factor of four, without type checks in the way of the measurement; and in order."""
     model = popqorn.SequenceClassifier(nn.LSTM(8, 64), nn.Linear(64, 4))
     given = torch.randn(12, 6, 8)
     one = popqorn.estimate_cost(model, given, call="verify")
     started = time.perf_counter()
     popqorn.verify(model, given, 1e-4)
     took = time.perf_counter() - started
-    assert took / 20 < one.seconds < 20 * took
+    assert took / 4 < one.seconds < 4 * took
     every = popqorn.estimate_cost(model, given, call="sensitivity")
     search = popqorn.estimate_cost(model, given)
     assert one.evaluations == 12
@@ -240,5 +240,5 @@ def test_cost_of_something_large_is_known_at_once() -> None:
     model = popqorn.SequenceClassifier(nn.LSTM(20, 96), nn.Linear(96, 10))
     started = time.perf_counter()
     cost = popqorn.estimate_cost(model, torch.randn(1000, 80, 20), norm=2)
-    assert time.perf_counter() - started < 60
+    assert time.perf_counter() - started < 20
     assert cost.seconds > 600
