@@ -1,13 +1,14 @@
-"""Shared by all tests: shapes are checked on every call, runs are repeatable, data that is absent is reported."""
+"""Shared by all tests: shapes are checked, runs are repeatable, data that is absent is reported."""
 
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-# Every shape annotation of the package is checked from here on; must precede the first import of popqorn.
+# Every shape annotation of the package can be checked from here on; must precede the first import of popqorn.
 _hook = install_import_hook("popqorn", "typecheck.check")
 _hook.__enter__()
 
@@ -34,6 +35,17 @@ def reference() -> Path:
     import public
 
     return _folder(public.REFERENCE, "radii of other programs", "POPQORN_REFERENCE")
+
+
+_CHECKED: set[object] = set()
+
+
+@pytest.fixture(autouse=True)
+def _shapes_checked(request: pytest.FixtureRequest) -> None:
+    """Every call of the first case of every test is checked; the other cases run at full speed."""
+    test = request.function
+    jaxtyping.config.update("jaxtyping_disable", test in _CHECKED)
+    _CHECKED.add(test)
 
 
 @pytest.fixture(autouse=True)

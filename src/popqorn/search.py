@@ -190,27 +190,24 @@ def _interpolated_root(state: _State, linear: Tensor, low: Tensor, top: Tensor) 
     (first, second, third), (at_first, at_second, at_third) = state.tried, state.rate
     incline = (at_first - at_second) / (first - second)
     bend = (incline - (at_second - at_third) / (second - third)) / (first - third)
-    curves: tuple[Callable[[Tensor], Tensor], ...] = (
-        lambda eps: at_first + (eps - first) * (incline + (eps - second) * bend),
-        lambda eps: at_first + (eps - first) * incline,
-        lambda eps: at_first,
-    )
-    root = torch.full_like(low, math.nan)
-    for curve in curves:
-        root = torch.where(root.isnan(), _root(curve, linear, low, top), root)
-    return root
+    zero = torch.zeros_like(bend)
+    inclines, bends = torch.stack([incline, incline, zero]), torch.stack([bend, zero, zero])
+    origin = second.nan_to_num()  # a bend of 0 has no use for it
+    bent, straight, flat = _root(lambda eps: at_first + (eps - first) * (inclines + (eps - origin) * bends), linear, low, top)
+    return torch.where(bent.isnan(), torch.where(straight.isnan(), flat, straight), bent)
 
 
 def _root(rate: Callable[[Tensor], Tensor], linear: Tensor, low: Tensor, top: Tensor) -> Tensor:
     """The root of `log(eps / linear) + eps rate(eps)` between `low` and `top`; NaN where the two do not bracket one."""
-
-    def excess(eps: Tensor) -> Tensor:
-        return torch.log(eps / linear) + eps * rate(eps)
-
-    brackets = ((low == 0) | (excess(low) < 0)) & (excess(top) > 0)
-    left, right = low, top
+    brackets = ((low == 0) | (_excess(rate, linear, low) < 0)) & (_excess(rate, linear, top) > 0)
+    left, right = low.expand_as(brackets), top.expand_as(brackets)
     for _ in range(48):
         middle = (left + right) / 2
-        beyond = excess(middle) > 0
+        beyond = _excess(rate, linear, middle) > 0
         left, right = torch.where(beyond, left, middle), torch.where(beyond, middle, right)
     return torch.where(brackets, (left + right) / 2, math.nan)
+
+
+def _excess(rate: Callable[[Tensor], Tensor], linear: Tensor, eps: Tensor) -> Tensor:
+    """The logarithm of the share of the margin that the model loses at `eps`."""
+    return torch.log(eps / linear) + eps * rate(eps)

@@ -45,11 +45,8 @@ def _rules(unary: Relax, gate: Relax, maximum: Relax) -> dict[type, Relax]:
 
 def _turned(relaxation: Relaxation) -> Relaxation:
     """A relaxation in `(-v, z)` as one in `(v, z)`."""
-
-    def turn(plane: Linear) -> Linear:
-        return Linear((-plane.slopes[0], plane.slopes[1]), plane.offset)
-
-    return Relaxation(turn(relaxation.lower), turn(relaxation.upper))
+    sides = (Linear((-plane.slopes[0], plane.slopes[1]), plane.offset) for plane in (relaxation.lower, relaxation.upper))
+    return Relaxation(*sides)
 
 
 METHODS = {

@@ -80,17 +80,18 @@ class GateBox:
 
     @cached_property
     def flatness(self) -> tuple[Tensor, Tensor]:
-        """`1 - tanh(z)^2` where `z` is lowest and where it is highest, as far as `z` is negative; accurate for saturated `z`."""
-
-        def at(z: Tensor) -> Tensor:
-            falling = torch.exp(2 * z.clamp(max=0))
-            return (4 * falling / (1 + falling).square()).clamp(min=torch.finfo(z.dtype).tiny)
-
-        return at(self.z.lower), at(self.z.upper)
+        """`1 - tanh(z)^2` where `z` is lowest and where it is highest, as far as `z` is negative."""
+        return _flatness(self.z.lower), _flatness(self.z.upper)
 
     @property
     def center(self) -> tuple[Tensor, Tensor]:
         return (self.v.lower + self.v.upper) / 2, (self.z.lower + self.z.upper) / 2
+
+
+def _flatness(z: Tensor) -> Tensor:
+    """`1 - tanh(z)^2` for negative `z` (1 for others), accurate where tanh has saturated."""
+    falling = torch.exp(2 * z.clamp(max=0))
+    return (4 * falling / (1 + falling).square()).clamp(min=torch.finfo(z.dtype).tiny)
 
 
 @dataclass(frozen=True)
