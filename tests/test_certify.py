@@ -104,12 +104,13 @@ def test_chunks_change_nothing_but_memory(lstm: popqorn.SequenceClassifier, digi
         torch.testing.assert_close(chunked.upper, whole.upper[:3], rtol=1e-9, atol=1e-9)
 
 
-def test_float32_is_close_and_says_so(lstm: popqorn.SequenceClassifier, digits: tuple[Tensor, Tensor]) -> None:
+def test_float32_proves_a_little_less_and_says_so(lstm: popqorn.SequenceClassifier, digits: tuple[Tensor, Tensor]) -> None:
     inputs, _ = digits
     double, single = (popqorn.certify(lstm, inputs, dtype=dtype) for dtype in (torch.float64, torch.float32))
     assert single.radius.dtype == torch.float32
     assert (double.settings["dtype"], single.settings["dtype"]) == ("float64", "float32")
-    torch.testing.assert_close(single.radius.double(), double.radius, rtol=5e-3, atol=0)
+    assert (single.radius < double.radius).all()
+    assert (single.radius > 0.97 * double.radius).all()
 
 
 def test_constant_network_is_certified_at_every_eps() -> None:

@@ -9,7 +9,7 @@ import popqorn
 SOURCE = Path(popqorn.__file__).parent
 # First to last: folders, and files that stand alone.
 STAGES = (
-    ("_typing", "_version", "reading", "sequences", "status", "progress", "result"),
+    ("_typing", "_version", "arithmetic", "reading", "sequences", "status", "progress", "result"),
     ("tape",),
     ("readers",),
     ("relax",),

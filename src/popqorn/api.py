@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -81,6 +82,7 @@ def certify(
         margins=question.tables([result.margins for result in found]),
         evaluations=question.together([result.evaluations for result in found]),
         **question.decisions(),
+        difference=question.difference,
         target_radius=None if by_target is None else question.tables(by_target),
         step_radius=None if by_step is None else question.together(by_step),
         seconds=time.perf_counter() - started,
@@ -135,6 +137,7 @@ def sensitivity(
         radius=question.together(radii),
         status=question.in_order(statuses),
         **question.decisions(),
+        difference=question.difference,
         seconds=time.perf_counter() - started,
         settings={**question.settings, "method": method, "tolerance": tolerance},
     )
@@ -186,6 +189,7 @@ def verify(
         margins=question.tables([bound for bound, _ in found]),
         eps=question.together(sizes),
         **question.decisions(),
+        difference=question.difference,
         seconds=time.perf_counter() - started,
         settings={**question.settings, "method": method},
     )
@@ -224,12 +228,15 @@ def bounds(
     )
     watch = Watch(progress, "bounds", question.batch)
     found = [_proven(task, size, watch) for task, size in zip(question.tasks, question.sizes(eps), strict=True)]
-    # What was stopped before it was bounded may be anything.
-    sides = question.tables([bound.nan_to_num(-math.inf, math.inf, -math.inf) for bound, _ in found]).unbind(1)
+    # What was stopped before it was bounded may be anything, and so may what the model computes if it is not its tape.
+    differs = question.together([task.margins.refused for task in question.tasks])
+    sides = question.tables([bound.nan_to_num(-math.inf, math.inf, -math.inf) for bound, _ in found])
+    lower, negated = sides.masked_fill(differs.reshape(-1, *([1] * (sides.dim() - 1))), -math.inf).unbind(1)
     return Bounds(
-        lower=sides[0],
-        upper=-sides[1],
-        status=question.in_order([[Status.CERTIFIED if one else Status.STOPPED for one in done.tolist()] for _, done in found]),
+        lower=lower,
+        upper=-negated,
+        status=question.in_order([_told(done, task) for (_, done), task in zip(found, question.tasks, strict=True)]),
+        difference=question.difference,
         seconds=time.perf_counter() - started,
         settings={**question.settings, "method": method},
     )
@@ -255,24 +262,24 @@ def _each(task: Task, groups: int | None, tolerance: float, watch: Watch) -> Flo
     """The radius of every group of a sample's margins alone (None: of every margin); NaN where the user stopped its search."""
     count = task.margins.rows.shape[1] if groups is None else groups
     sample = torch.arange(len(task), device=task.margins.rows.device).repeat_interleave(count)
-    alone = Task(task.tape, task.allowed.select(sample), task.margins.split(count), task.method, task.chunk_rows)
+    alone = replace(task.select(sample), margins=task.margins.split(count))
     found = largest_size(alone, tolerance, watch)
     radii: Tensor = torch.where(found.ended, found.eps, math.nan).unflatten(0, (-1, count))
     return radii
 
 
 def _frame_by_frame(task: Task, tolerance: float, watch: Watch) -> tuple[Tensor, list[tuple[Status, ...]]]:
-    batch, frames = len(task), task.tape.frames
+    task, batch, frames = task.centered(), len(task), task.tape.frames
     radii: list[Tensor] = []
     statuses: list[list[Status]] = []
     for group in frame_groups(frames, batch, task.allowed.center.device):
         sample = torch.arange(batch, device=group.device).repeat(len(group))
         alone = torch.nn.functional.one_hot(group.repeat_interleave(batch), frames).bool()
         each = task.select(sample)
-        each = Task(task.tape, each.allowed.only(alone), each.margins, task.method, task.chunk_rows)
+        each = replace(each, allowed=each.allowed.only(alone))
         found = largest_size(each, tolerance, watch)
         # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
-        fixed = ~each.allowed.moves.any(-1) & each.margins.holds
+        fixed = ~each.allowed.moves.any(-1) & each.margins.holds & (found.margins > 0).all(-1)
         radius = torch.where(found.ended, torch.where(fixed, math.inf, found.eps), math.nan)
         radii.append(radius.unflatten(0, (-1, batch)).T)
         named = _statuses(found, each)
@@ -289,9 +296,11 @@ def _statuses(result: SearchResult, task: Task, *more: Float[Tensor, "batch grou
     positive = (result.margins > 0).all(-1)
     columns = (task.margins.holds, ended, positive, result.open, result.eps, result.failed)
 
-    def of(right: bool, ended: bool, positive: bool, unclosed: bool, radius: float, failed: float, greatest: float) -> Status:
+    def of(
+        right: bool, ended: bool, positive: bool, unclosed: bool, radius: float, failed: float, greatest: float, refusal: Status
+    ) -> Status:
         if not right:
-            return task.margins.wrong
+            return refusal
         if not ended:
             return Status.STOPPED
         if not positive:
@@ -304,7 +313,7 @@ def _statuses(result: SearchResult, task: Task, *more: Float[Tensor, "batch grou
             return Status.OUT_OF_EVALUATIONS
         return Status.UNBOUNDED if math.isinf(failed) else Status.CERTIFIED
 
-    return list(map(of, *(column.tolist() for column in columns), whole))
+    return list(map(of, *(column.tolist() for column in columns), whole, task.margins.refusals()))
 
 
 # ---- verify and bounds ------------------------------------------------------------------------------------------------
@@ -312,6 +321,7 @@ def _statuses(result: SearchResult, task: Task, *more: Float[Tensor, "batch grou
 
 def _proven(task: Task, eps: Float[Tensor, " batch"], watch: Watch) -> tuple[Float[Tensor, "batch rows"], Bool[Tensor, " batch"]]:
     """Lower bounds of the margins at one size, and which of them are there; NaN for what the user stopped."""
+    task = task.prepared()
     found = task.margins.offset.new_full(task.margins.offset.shape, math.nan)
     done = torch.zeros_like(task.margins.holds)
     for index in task.blocks():
@@ -325,11 +335,17 @@ def _proven(task: Task, eps: Float[Tensor, " batch"], watch: Watch) -> tuple[Flo
 
 
 def _verdicts(bound: Tensor, done: Tensor, task: Task) -> list[Status]:
-    def of(right: bool, done: bool, positive: bool) -> Status:
+    def of(right: bool, done: bool, positive: bool, refusal: Status) -> Status:
         if not right:
-            return task.margins.wrong
+            return refusal
         if not done:
             return Status.STOPPED
         return Status.CERTIFIED if positive else Status.NOT_CERTIFIED
 
-    return list(map(of, task.margins.holds.tolist(), done.tolist(), (bound > 0).all(-1).tolist()))
+    positive = (bound > 0).all(-1)
+    return list(map(of, task.margins.holds.tolist(), done.tolist(), positive.tolist(), task.margins.refusals()))
+
+
+def _told(done: Tensor, task: Task) -> list[Status]:
+    named = zip(done.tolist(), task.margins.refused.tolist(), strict=True)
+    return [Status.DIFFERS if differs else Status.CERTIFIED if ended else Status.STOPPED for ended, differs in named]

@@ -82,7 +82,7 @@ class Bracket:
         return "\n".join(lines)
 
 
-_WRONG = (Status.MISCLASSIFIED, Status.VIOLATED)
+_WRONG = (Status.MISCLASSIFIED, Status.VIOLATED, Status.DIFFERS)
 
 
 @torch.inference_mode(False)

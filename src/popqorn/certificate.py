@@ -24,6 +24,7 @@ class Certificate(Result):
     - `step_radius`: `[batch, steps]`, the radius of each step's decision alone, if `per_step` was asked for.
     - `labels`, `targets`: the decisions that were certified, and against which class; None for other specs, and `targets` for
       all classes.
+    - `difference`: how far the model's own outputs are from those that were bounded; by rounding, unless the status says so.
     - `evaluations`: how many bounds each sample's search took.
     - `settings`: everything that decides the numbers: region, spec, method, tolerance, dtype, hashes of weights and inputs.
     """
@@ -36,6 +37,7 @@ class Certificate(Result):
     targets: Tensor | None
     target_radius: Tensor | None
     step_radius: Tensor | None
+    difference: Float[Tensor, " batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ class Verification(Result):
     - `certified`: per sample, whether everything that must hold was proven; `status` says what it means where not.
     - `margins`: proven lower bounds of the margins, such as `logit[label] - logit[class]` at `[batch, classes]`; inf where
       none was asked for; NaN for samples that were not done when the user stopped the call.
-    - `eps`: the size they were proven at; `labels`, `targets`: as in `Certificate`.
+    - `eps`: the size they were proven at; `labels`, `targets`, `difference`: as in `Certificate`.
     """
 
     certified: Bool[Tensor, " batch"]
@@ -54,6 +56,7 @@ class Verification(Result):
     eps: Float[Tensor, " batch"]
     labels: Tensor | None
     targets: Tensor | None
+    difference: Float[Tensor, " batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +71,15 @@ class Sensitivity(Result):
     status: tuple[tuple[Status, ...], ...]
     labels: Tensor | None
     targets: Tensor | None
+    difference: Float[Tensor, " batch"]
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds(Result):
     """`lower <= output <= upper` for every allowed input (the paper's gamma); both `[batch, *output]`.
 
-    Samples that were not done when the user stopped the call have the status `STOPPED`, and infinite bounds.
+    Samples that were not done when the user stopped the call have the status `STOPPED`, and infinite bounds; so do those whose
+    outputs the model itself computes otherwise (`DIFFERS`; `difference` says by how much).
 
     >>> lower, upper = popqorn.bounds(model, inputs, 0.01)
     """
@@ -82,6 +87,7 @@ class Bounds(Result):
     lower: Float[Tensor, "batch ..."]
     upper: Float[Tensor, "batch ..."]
     status: tuple[Status, ...]
+    difference: Float[Tensor, " batch"]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.lower, self.upper))

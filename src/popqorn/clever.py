@@ -129,7 +129,7 @@ def _estimated(
     budgets = task.allowed.rates(torch.zeros_like(task.allowed.center).unsqueeze(1)).shape[-1]
     blank = values.new_zeros(len(task), budgets)
     right = task.margins.holds.tolist()
-    status = [Status.STOPPED if one else task.margins.wrong for one in right]
+    status = [Status.STOPPED if one else refusal for one, refusal in zip(right, task.margins.refusals(), strict=True)]
     score = torch.where(task.margins.holds, math.nan, 0.0).to(values)
     found = _Estimates(score, blank, blank.clone(), sampled, task.margins.place[:, 0].clone(), status)
     watch.advance(right.count(False))

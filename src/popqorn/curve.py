@@ -82,18 +82,19 @@ def _statuses(
     question: Question, holds: Bool[Tensor, " batch"], ended: Bool[Tensor, " batch"], proven: Bool[Tensor, "batch sizes"]
 ) -> tuple[Status, ...]:
     """Whether each sample is proven at some size, at all or at none."""
-    wrong, sizes = question.tasks[0].margins.wrong, proven.shape[1]
+    sizes = proven.shape[1]
 
-    def of(right: bool, end: bool, count: int) -> Status:
+    def of(right: bool, end: bool, count: int, refusal: Status) -> Status:
         if not right:
-            return wrong
+            return refusal
         if not end:
             return Status.STOPPED
         if not count:
             return Status.NOT_CERTIFIED
         return Status.UNBOUNDED if count == sizes else Status.CERTIFIED
 
-    return tuple(map(of, holds.tolist(), ended.tolist(), proven.sum(-1).tolist()))
+    refusals = question.in_order([task.margins.refusals() for task in question.tasks])
+    return tuple(map(of, holds.tolist(), ended.tolist(), proven.sum(-1).tolist(), refusals))
 
 
 def _holding(task: Task) -> Tensor:
@@ -112,6 +113,7 @@ def _read_sizes(eps: Any, question: Question) -> Float[Tensor, " sizes"]:
 
 def _bisected(task: Task, sizes: Float[Tensor, " sizes"], watch: Watch) -> tuple[Tensor, Tensor]:
     """How many of the rising `sizes` are proven for every sample, and whether that is known to the end."""
+    task = task.prepared()
     proven = torch.zeros(len(task), dtype=torch.long, device=sizes.device)
     failed = torch.full_like(proven, len(sizes) + 1)
     failed[~_holding(task)] = 1

@@ -105,6 +105,7 @@ def largest_size(task: Task, tolerance: float, watch: Watch) -> SearchResult:
 
     A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing.
     """
+    task = task.prepared()
     return SearchResult.joined([_search(task.select(index), tolerance, watch) for index in task.blocks()])
 
 
@@ -115,11 +116,24 @@ def _search(task: Task, tolerance: float, watch: Watch) -> SearchResult:
     with watch.stoppable():
         if not watch.stopped:
             margins, linear = task.first_order()
-            state = _State.start(margins, task.margins.holds & (margins > 0).all(-1)).closed(task.allowed.greatest <= 0)
+            state = _State.start(margins, task.margins.holds & (margins > 0).all(-1))
+            state = _proven_where_still(task, state)
             watch.advance(int(state.done.sum()))
             search = _search_counts if task.allowed.whole else _search_sizes
             state = search(task, state, linear, tolerance, watch)
     return state.result(state.done | (not watch.stopped))
+
+
+def _proven_where_still(task: Task, state: _State) -> _State:
+    """Sets of one point leave nothing to search for; that the margins are positive there is proven all the same."""
+    still = task.allowed.greatest <= 0
+    index = (still & ~state.done).nonzero().squeeze(1)
+    if not len(index):
+        return state.closed(still)
+    alone = task.select(index)
+    found = alone.prove(torch.zeros_like(alone.allowed.eps))
+    counted = state.evaluations.index_add(0, index, torch.ones_like(index))
+    return replace(state, proven=state.proven.index_copy(0, index, found), evaluations=counted).closed(still)
 
 
 def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch) -> _State:

@@ -16,6 +16,7 @@ class Status(StrEnum):
     UNBROKEN = "no attack found"
     ESTIMATED = "estimated"
     STOPPED = "stopped before it was done"
+    DIFFERS = "the model itself computes something else"
 
     @property
     def remedy(self) -> str:
@@ -34,5 +35,7 @@ _REMEDIES = {
     Status.BROKEN: "the adversarial input shows it: train for robustness, or see how much is certified",
     Status.UNBROKEN: "nothing is proven by that: try method='best', or more restarts; popqorn.certify says what is proven",
     Status.ESTIMATED: "nothing is proven by that: popqorn.certify says what is proven, popqorn.attack what is refuted",
+    Status.DIFFERS: "what was read from the model is not what it computes (difference says by how much): remove forward hooks "
+    "and changes of forward, or bring it to float32 or float64",
     Status.STOPPED: "it was not done when the call was stopped: what stands is valid, call again for the samples left",
 }

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn._version import __version__
+from popqorn.arithmetic import agreement
 from popqorn.bounds.chunks import entry_blocks, read_chunk_rows
 from popqorn.bounds.first_order import first_order
-from popqorn.bounds.inner import relax
-from popqorn.readers.classifier import SequenceClassifier, read_model, tape_of
+from popqorn.bounds.inner import Run, relax, run
+from popqorn.readers.classifier import SequenceClassifier, outputs_of, read_model, tape_of
 from popqorn.reading import describe, fingerprint, read_dtype, read_tensor
 from popqorn.regions.ball import Ball
 from popqorn.regions.region import AllowedSet, Region
@@ -25,20 +26,37 @@ from popqorn.tape.tape import Tape
 
 @dataclass(frozen=True)
 class Task:
-    """One entry per sample (or sample and target, or sample and frame)."""
+    """One entry per sample (or sample and target, or sample and frame).
+
+    `center` is the run at the inputs themselves; only tasks in which some frames stand still have a use for it.
+    """
 
     tape: Tape
     allowed: AllowedSet
     margins: Margins
     method: Method
     chunk_rows: int | None = None
+    center: Run | None = None
 
     def __len__(self) -> int:
         return len(self.allowed.center)
 
     def select(self, index: Tensor) -> "Task":
         """Some of the entries, in any order and any number of times."""
-        return replace(self, allowed=self.allowed.select(index), margins=self.margins.select(index))
+        center = None if self.center is None else self.center.select(index)
+        return replace(self, allowed=self.allowed.select(index), margins=self.margins.select(index), center=center)
+
+    def prepared(self) -> "Task":
+        """The same, ready to be proven: with the run at the inputs, if some frames stand still or margins are relative to it."""
+        return self.centered() if self.allowed.still or self.margins.relative else self
+
+    def centered(self) -> "Task":
+        """The same, with the run at the inputs."""
+        if self.center is not None:
+            return self
+        center = Run.joined([run(self.tape, self.allowed.select(index), self.chunk_rows) for index in self.blocks()])
+        margins = self.margins.lowered(center.errors[-1]) if self.margins.relative else self.margins
+        return replace(self, center=center, margins=margins)
 
     def blocks(self) -> Iterator[Tensor]:
         """Entries in blocks that fit the memory."""
@@ -46,7 +64,7 @@ class Task:
 
     def prove(self, eps: Float[Tensor, " batch"]) -> Float[Tensor, "batch rows"]:
         """Lower bounds of the margins over all inputs allowed at size `eps`."""
-        relaxed = relax(self.tape, self.allowed.at(eps), self.method, self.chunk_rows)
+        relaxed = relax(self.tape, self.allowed.at(eps), self.method, self.chunk_rows, self.center)
         return relaxed.lower(self.margins.rows) + self.margins.offset
 
     def values(self, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch rows"]:
@@ -65,6 +83,7 @@ class Question:
     model: SequenceClassifier
     groups: list[Sequences]
     tasks: list[Task]
+    difference: Float[Tensor, " batch"]
     settings: dict[str, Any]
 
     @property
@@ -88,12 +107,14 @@ class Question:
         dtype = read_dtype(dtype)
         groups = read_sequences(inputs, lengths, network.rnn.input_size, dtype)
         chosen, chunk = read_method(method), read_chunk_rows(chunk_rows)
-        tasks = []
+        tasks, differences = [], []
         for group in groups:
             tape = tape_of(network, group.frames, dtype=dtype, device=group.values.device)
             allowed = region.around(group)
             outputs = tape(allowed.center).unflatten(1, tape.shape)
             margins = extremes(outputs) if spec is None else spec.margins(outputs, group)
+            margins, difference = _asked(network, group, outputs.flatten(1), margins)
+            differences.append(difference)
             tasks.append(Task(tape, allowed, margins, chosen, chunk))
         about = {
             "popqorn": __version__,
@@ -107,7 +128,7 @@ class Question:
             "weights": fingerprint(network.state_dict().values()),
             "inputs": fingerprint(group.values for group in groups),
         }
-        return Question(network, groups, tasks, about)
+        return Question(network, groups, tasks, together(differences, groups), about)
 
     def sizes(self, eps: Any) -> list[Tensor]:
         """The size of every set, per task: as given, or each as large as it gets."""
@@ -151,6 +172,25 @@ class Question:
         if allowed.greatest.isinf().any():
             raise ValueError("eps is missing: this region grows without end; pass eps, a number or one per sample")
         return allowed.greatest
+
+
+def _asked(network: SequenceClassifier, group: Sequences, outputs: Tensor, margins: Margins) -> tuple[Margins, Tensor]:
+    """Ask the model itself: what it decides otherwise than its tape, or computes otherwise, is not worth proving.
+
+    Also returns how far the two are apart.
+    """
+    own = outputs_of(network, group.values).to(outputs)
+    if own.shape != outputs.shape:
+        raise ValueError(
+            f"model: it computes outputs of shape {tuple(own.shape)} where {tuple(outputs.shape)} were read from its modules; "
+            "remove forward hooks and changes of forward"
+        )
+    difference = (own - outputs).abs().amax(-1)
+    most = agreement(group.frames, next(network.parameters()).dtype) * outputs.abs().amax(-1).clamp(min=1)
+    differs = ~(difference <= most)  # NaN differs
+    if margins.claimed:
+        differs = differs | ((margins.of(own) > 0) != (margins.of(outputs) > 0)).any(-1)
+    return replace(margins, differs=differs, right=margins.right & ~differs.unsqueeze(-1)), difference
 
 
 def read_region(region: Any, norm: Any, frames: Any, scale: Any, default_norm: float = float("inf")) -> Region:

@@ -11,6 +11,7 @@ from popqorn.attacks.exchange import beam, greedy
 from popqorn.attacks.fgsm import fgsm
 from popqorn.attacks.found import Found
 from popqorn.attacks.pgd import pgd, polish
+from popqorn.attacks.scan import scan
 from popqorn.reading import read_choice
 from popqorn.regions.region import AllowedSet
 from popqorn.task import Task
@@ -20,7 +21,7 @@ Attack = Callable[[Task, Found, Float[Tensor, "batch rows"], int, torch.Generato
 
 def best(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
     """All of them, each on its own; then the search over sizes once more, from the best of what they found."""
-    _offer_all((fgsm, cw, pgd), task, found, linear, restarts, generator)
+    _offer_all((scan, fgsm, cw, pgd), task, found, linear, restarts, generator)
     pgd(task, found, linear, restarts, generator)
     polish(task, found)
 
@@ -47,7 +48,7 @@ def _offer_all(
 
 
 # The first of each is the default.
-MOVING: dict[str, Attack] = {"pgd": pgd, "cw": cw, "fgsm": fgsm, "best": best}
+MOVING: dict[str, Attack] = {"pgd": pgd, "cw": cw, "fgsm": fgsm, "scan": scan, "best": best}
 EXCHANGING: dict[str, Attack] = {"best": best_exchange, "greedy": greedy, "beam": beam}
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from popqorn._typing import Float, Int
 from popqorn.attacks.fgsm import FAR
 from popqorn.attacks.found import LOWEST, Found, lowest_margin, pull_in, slope
+from popqorn.attacks.scan import few_move, scan
 from popqorn.task import Task
 
 STEPS = 40
@@ -17,7 +18,9 @@ FIRST_ROUND = 1.3  # times the first-order radius
 
 
 def pgd(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
-    """Every sample has its own bracket of sizes; finished samples leave the batch."""
+    """Every sample has its own bracket of sizes; finished ones leave the batch. Where few features move, a scan comes first."""
+    if few_move(task):
+        scan(task, found, linear, restarts, generator)
     nearest = linear.amin(-1)
     furthest = torch.minimum(FAR * nearest, task.allowed.greatest)
     aims = _aims(linear, restarts)

@@ -69,7 +69,8 @@ def attack(
     with them the target has to overtake the label.
 
     - `method`: `"pgd"` (projected gradient descent inside a search over sizes; the default), `"cw"` (the paper's C&W-Ada),
-      `"fgsm"` (one step), or `"best"`: all of them, the strongest. For `Words`: `"greedy"`, `"beam"`, or `"best"` (the default).
+      `"fgsm"` (one step), `"scan"` (all directions, at ever larger distances; part of the others where at most 6 features
+      move), or `"best"`: all of them, the strongest. For `Words`: `"greedy"`, `"beam"`, or `"best"` (the default).
     - `restarts`: how many starts per search; `seed`: the same seed gives the same numbers.
     - `progress`: as for `certify`.
 
@@ -111,7 +112,8 @@ def _attacked(
     model: SequenceClassifier, task: Task, method: Attack, restarts: int, generator: torch.Generator, watch: Watch
 ) -> tuple[Tensor, Tensor, list[Status]]:
     """Radii, inputs and statuses for one task, in blocks; what an attack had found when the user stopped it counts."""
-    radius, points = torch.where(task.margins.holds, math.inf, 0.0).to(task.allowed.center), task.allowed.center.clone()
+    unknown = task.margins.holds | task.margins.refused
+    radius, points = torch.where(unknown, math.inf, 0.0).to(task.allowed.center), task.allowed.center.clone()
     done = ~task.margins.holds
     watch.advance(int(done.sum()))
     for index in task.margins.holds.nonzero().squeeze(1).split(BLOCK):
@@ -126,14 +128,15 @@ def _attacked(
         with watch.stoppable():
             watch.advance(int(done[index].sum()))
 
-    def status(right: bool, ended: bool, reached: float) -> Status:
+    def status(right: bool, ended: bool, reached: float, refusal: Status) -> Status:
         if not right:
-            return task.margins.wrong
+            return refusal
         if math.isfinite(reached):
             return Status.BROKEN
         return Status.UNBROKEN if ended else Status.STOPPED
 
-    return radius, points, list(map(status, task.margins.holds.tolist(), done.tolist(), radius.tolist()))
+    columns = (task.margins.holds.tolist(), done.tolist(), radius.tolist(), task.margins.refusals())
+    return radius, points, list(map(status, *columns))
 
 
 def _run(task: Task, found: Found, method: Attack, restarts: int, generator: torch.Generator) -> None:

@@ -1,7 +1,7 @@
 """Boxes and relaxations of all inner nodes, first to last, and the bounds of the output that follow."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,18 +9,37 @@ from torch import Tensor
 from popqorn._typing import Float
 from popqorn.bounds.boxes import propagate
 from popqorn.bounds.chunks import walk_pieces
+from popqorn.bounds.errors import Errors
 from popqorn.bounds.walk import walk_back
 from popqorn.regions.region import AllowedSet
-from popqorn.relax.methods import Method
+from popqorn.relax.methods import METHODS, Method
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.ops import Input, Node, Scale, Slice
 from popqorn.tape.tape import Tape
 
 
 @dataclass(frozen=True)
+class Run:
+    """The network at the centres of the sets: every node's computed value, and how far the exact one may be from it."""
+
+    values: tuple[Tensor, ...]
+    errors: tuple[Tensor, ...]
+
+    def select(self, index: Tensor) -> "Run":
+        """The runs of some samples."""
+        return Run(tuple(value[index] for value in self.values), tuple(error[index] for error in self.errors))
+
+    @staticmethod
+    def joined(parts: "Sequence[Run]") -> "Run":
+        """The runs of all blocks."""
+        values, errors = zip(*(part.values for part in parts), strict=True), zip(*(part.errors for part in parts), strict=True)
+        return Run(tuple(map(torch.cat, values)), tuple(map(torch.cat, errors)))
+
+
+@dataclass(frozen=True)
 class RelaxedTape:
     """What `relax` found, valid for every allowed input: a box for every node, the value of every node that does not move, a
-    relaxation for every other nonlinear one.
+    relaxation for every other nonlinear one; and the errors of walks from every node (`errors.py`), `lost` by underflow.
     """
 
     tape: Tape
@@ -29,6 +48,8 @@ class RelaxedTape:
     boxes: tuple[Interval, ...]
     relaxations: Mapping[int, Relaxation]
     known: Mapping[int, Tensor]
+    errors: tuple[Tensor, ...]
+    lost: Float[Tensor, "#batch"]
     chunk_rows: int | None = None
 
     def lower(self, rows: Float[Tensor, "#batch rows outputs"]) -> Float[Tensor, "batch rows"]:
@@ -37,6 +58,8 @@ class RelaxedTape:
             bound = self._walked(rows, self.boxes)
             if self.method.walk_back:
                 bound = torch.maximum(bound, self._walked(rows, None))
+            error = self.errors[-1] + Errors(self.tape, bound.dtype).of_value(self.boxes[-1])
+            bound = bound - (rows.abs() @ error.unsqueeze(-1)).squeeze(-1) - self.lost.unsqueeze(-1)
         return bound.clone()  # an ordinary tensor again
 
     def _walked(self, rows: Tensor, boxes: tuple[Interval, ...] | None) -> Tensor:
@@ -45,35 +68,86 @@ class RelaxedTape:
 
 
 @torch.inference_mode()  # thousands of small operations: a tenth of their time is autograd's bookkeeping
-def relax(tape: Tape, allowed: AllowedSet, method: Method, chunk_rows: int | None = None) -> RelaxedTape:
+def relax(
+    tape: Tape, allowed: AllowedSet, method: Method, chunk_rows: int | None = None, center: Run | None = None
+) -> RelaxedTape:
     """Bound and relax the tape node by node, first to last.
 
-    What depends on still frames alone is evaluated. Every other nonlinearity needs boxes of its operands first: those come from
-    interval arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed
-    so far.
+    What depends on still frames alone is evaluated, or taken from the run at the `center` (whose errors are smaller than those
+    of intervals, frame after frame). Every other nonlinearity needs boxes of its operands first: those come from interval
+    arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed so far.
     """
     wanted = operands_to_bound(tape) if method.walk_back else frozenset()
     frames = allowed.box()
+    rounding = Errors(tape, allowed.center.dtype)
     boxes: list[Interval] = []
+    errors: list[Tensor] = []
     relaxations: dict[int, Relaxation] = {}
     known: dict[int, Tensor] = {}
+    lost = allowed.eps.new_zeros(1)
     for index, node in enumerate(tape.nodes):
+        operands, carried = [boxes[source] for source in node.sources], [errors[source] for source in node.sources]
         if _is_known(node, known, allowed):
-            operands_known = [known[source] for source in node.sources]
-            known[index] = allowed.center[:, node.frame] if isinstance(node, Input) else node.evaluate(*operands_known)
-            boxes.append(Interval(known[index], known[index]))
-            continue
-        operands = [boxes[source] for source in node.sources]
-        if isinstance(node, Input):
+            known[index], error = _evaluated(rounding, node, operands, carried, allowed, center, index)
+            box = Interval(known[index], known[index])
+        elif isinstance(node, Input):
             box = Interval(frames.lower[:, node.frame], frames.upper[:, node.frame])
+            error = rounding.of_input(box)
+            box = box.widened(error)
+        elif node.linear:
+            error = rounding.of(node, operands, carried)
+            box = propagate(node, *operands).widened(error)
         else:
             box = propagate(node, *operands)
-        if not node.linear:
-            relaxations[index] = method.relax(node, *operands)
-        if index in wanted:
-            box = box.intersect(_walked_box(tape, allowed, index, relaxations, known, chunk_rows))
+            relaxation = method.relax(node, *operands)
+            still = [source in known for source in node.sources]
+            outwards, outside = rounding.of_relaxation(node, relaxation, operands, carried, still)
+            relaxations[index] = relaxation.widened(outwards)
+            box = box.widened(outside)
+            error = rounding.of_value(box)
+        lost = lost + rounding.underflow(box)
+        if index in wanted and index not in known:
+            walked = _walked_box(tape, allowed, index, relaxations, known, chunk_rows)
+            box = box.intersect(walked.widened(error + lost.unsqueeze(-1)))
         boxes.append(box)
-    return RelaxedTape(tape, allowed, method, tuple(boxes), relaxations, known, chunk_rows)
+        errors.append(error)
+    return RelaxedTape(tape, allowed, method, tuple(boxes), relaxations, known, tuple(errors), lost, chunk_rows)
+
+
+@torch.no_grad()
+def run(tape: Tape, allowed: AllowedSet, chunk_rows: int | None = None) -> Run:
+    """The network at the centres, with proven errors: those of a set without any size."""
+    alone = replace(allowed, eps=torch.zeros_like(allowed.eps), still=frozenset())
+    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows)
+    values = tuple(value.expand(len(allowed.center), -1) for value in tape.values(allowed.center))
+    ends = zip(relaxed.boxes, values, strict=True)
+    return Run(values, tuple(torch.maximum(box.upper - value, value - box.lower).expand_as(value) for box, value in ends))
+
+
+def _evaluated(
+    rounding: Errors,
+    node: Node,
+    operands: Sequence[Interval],
+    carried: Sequence[Tensor],
+    allowed: AllowedSet,
+    center: Run | None,
+    index: int,
+) -> tuple[Tensor, Tensor]:
+    """The value of a node that does not move, and its error: that of its own evaluation, and of multiplying rows by it."""
+    if isinstance(node, Input):
+        value = allowed.center[:, node.frame]
+        return value, rounding.of_input(Interval(value, value))
+    if center is not None:
+        value, error = center.values[index], center.errors[index]
+    else:
+        value = node.evaluate(*(operand.lower for operand in operands))
+        error = torch.zeros_like(value)
+        if operands:
+            around = propagate(node, *(operand.widened(error) for operand, error in zip(operands, carried, strict=True)))
+            error = torch.maximum(around.upper - value, value - around.lower)
+        if operands and node.linear:
+            error = error + rounding.of(node, operands, carried)
+    return value, error + rounding.of_value(Interval(value, value))
 
 
 def _is_known(node: Node, known: Mapping[int, Tensor], allowed: AllowedSet) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
+from popqorn.arithmetic import sum_below
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.ops import Affine, Input, Node, Slice, Sum, pull_back
@@ -126,7 +127,8 @@ def walk_back(
 ) -> Float[Tensor, "#batch rows"]:
     """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed; `allowed` is theirs alone.
 
-    The least value of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound.
+    The least value of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound:
+    less the rounding of their sum, but not that of the rows themselves (`errors.py`).
     `known` holds the values of nodes that do not move: the walk ends there. With `boxes` it ends at the first nonlinear nodes.
     """
     walk = _Walk(tape, relaxations, known, samples, allowed, boxes)
@@ -137,10 +139,7 @@ def walk_back(
             _pass(walk, index, sent)
     if walk.parts:
         walk.terms.append(allowed.least(walk.parts))
-    total = walk.terms[0]
-    for term in walk.terms[1:]:
-        total = total + term
-    return total
+    return sum_below(walk.terms)
 
 
 def _pass(walk: _Walk, index: int, rows: Tensor) -> None:

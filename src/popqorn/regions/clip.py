@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
+from popqorn.arithmetic import NORM, gamma, tiny
 from popqorn.regions.geometry import dual, length
 
 STEPS = 5
@@ -28,7 +29,10 @@ LARGE_POWER = 32.0
 def greatest_fall(
     beta: Float[Tensor, "*batch rows features"], kappa: Float[Tensor, "*batch rows features"], norm: float
 ) -> tuple[Float[Tensor, "*batch rows"], Float[Tensor, "*batch rows features"]]:
-    """An upper bound of `sum beta sigma` over `||sigma||_p <= 1`, `0 <= sigma <= kappa`, and a `sigma` near it."""
+    """An upper bound of `sum beta sigma` over `||sigma||_p <= 1`, `0 <= sigma <= kappa`, and a `sigma` near it.
+
+    Rounded upwards: where the range cuts most of a ball off, the multiplier is large beside what is left.
+    """
     kappa = kappa.clamp(max=1)  # the ball allows no more
     beta = torch.where(kappa > 0, beta, 0.0)  # what cannot move does not count
     if norm == 1:
@@ -45,15 +49,16 @@ def greatest_fall(
         lam = torch.where((left > 0) & (lower < lam), lower, lam)
     ratio = torch.where(beta > 0, beta / lam, 0.0)
     sigma = torch.minimum(kappa, ratio if norm == 2 else ratio.pow(1 / (norm - 1)))
-    spare = 1 - _power(sigma, norm).sum(-1)
-    return (beta * sigma).sum(-1) + lam.squeeze(-1) / norm * spare, sigma
+    taken, budget, price = (beta * sigma).sum(-1), _power(sigma, norm).sum(-1), lam.squeeze(-1) / norm
+    error = gamma(beta.shape[-1] + NORM, beta.dtype) * (taken + price * (1 + budget))
+    return taken + price * (1 - budget) + error, sigma
 
 
 def _norm_of_free(beta: Tensor, q: float) -> Callable[[Tensor], Tensor]:
     """The l_q norm of the entries that are not cut. Powers are taken once, unless the largest make the others vanish."""
     if q > LARGE_POWER:
         return lambda cut: length(beta.masked_fill(cut, 0.0), q).unsqueeze(-1)
-    largest = beta.amax(-1, keepdim=True).clamp(min=torch.finfo(beta.dtype).tiny)
+    largest = beta.amax(-1, keepdim=True).clamp(min=tiny(beta.dtype))
     powers = _power(beta / largest, q)
     return lambda cut: largest * powers.masked_fill(cut, 0.0).sum(-1, keepdim=True).pow(1 / q)
 
@@ -69,4 +74,6 @@ def _knapsack(beta: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
     before = room.cumsum(-1) - room
     filled = torch.minimum(room, (1 - before).clamp(min=0))
     sigma = torch.zeros_like(beta).scatter(-1, order, filled)
-    return (falling * filled).sum(-1), sigma
+    # what rounding left unfilled would have fallen by no more than the first
+    error = gamma(beta.shape[-1] + NORM, beta.dtype) * falling[..., 0]
+    return (falling * filled).sum(-1) + error, sigma

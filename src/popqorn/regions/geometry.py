@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
+from popqorn.arithmetic import tiny
 
 
 def dual(norm: float) -> float:
@@ -24,7 +25,7 @@ def length(vectors: Float[Tensor, "*shape features"], order: float) -> Float[Ten
         return norm
     # |x|^q underflows for large q, which would make the norm, and with it the adversary, vanish: scale by the largest entry.
     largest = vectors.abs().amax(-1, keepdim=True)
-    scaled = vectors / largest.clamp(min=torch.finfo(vectors.dtype).tiny)
+    scaled = vectors / largest.clamp(min=tiny(vectors.dtype))
     norm = largest.squeeze(-1) * torch.linalg.vector_norm(scaled, ord=order, dim=-1)
     return norm
 
@@ -36,7 +37,7 @@ def project(points: Float[Tensor, "*shape features"], norm: float, radius: Tenso
     if norm == 1:
         return _onto_cross_polytope(points, radius)
     beyond = length(points, norm)
-    return points * (radius / torch.maximum(beyond, radius).clamp(min=torch.finfo(points.dtype).tiny)).unsqueeze(-1)
+    return points * (radius / torch.maximum(beyond, radius).clamp(min=tiny(points.dtype))).unsqueeze(-1)
 
 
 def _onto_cross_polytope(points: Tensor, radius: Tensor) -> Tensor:
@@ -57,10 +58,10 @@ def steepest(gradient: Float[Tensor, "*shape features"], norm: float) -> Float[T
     if norm == 1:
         best = gradient.abs().argmax(-1, keepdim=True)
         return torch.zeros_like(gradient).scatter(-1, best, gradient.gather(-1, best).sign())
-    tiny = torch.finfo(gradient.dtype).tiny
-    magnitude = gradient.abs() / gradient.abs().amax(-1, keepdim=True).clamp(min=tiny)
+    least = tiny(gradient.dtype)
+    magnitude = gradient.abs() / gradient.abs().amax(-1, keepdim=True).clamp(min=least)
     point = gradient.sign() * magnitude.pow(1 / (norm - 1))
-    return point / length(point, norm).clamp(min=tiny).unsqueeze(-1)
+    return point / length(point, norm).clamp(min=least).unsqueeze(-1)
 
 
 def sample(shape: tuple[int, ...], norm: float, generator: torch.Generator, like: Tensor, moves: Tensor | None = None) -> Tensor:

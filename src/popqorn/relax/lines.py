@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popqorn.relax.relaxation import Interval, Linear, Relaxation, rounding
+from popqorn.arithmetic import narrow, rounding
+from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.tape.activations import Activation, Function, PiecewiseLinear, Sigmoidal, Smooth
 
 TANGENT_STEPS = 26
@@ -58,7 +59,7 @@ def _sigmoidal_lower(function: Function, shape: Sigmoidal, lower: Tensor, upper:
     touch = torch.where(on_curve, middle, start)
     run = upper - touch
     chord = (function(upper) - function(touch)) / torch.where(run > 0, run, 1.0)
-    slope = torch.where(on_curve | (run <= 0), shape.derivative(touch), chord)
+    slope = torch.where(on_curve | (run < narrow(run.dtype)), shape.derivative(touch), chord)
     # On the convex part f lies above its tangent at `touch`; on the concave part f - slope x is least at an end.
     steeper = shape.derivative(touch) - slope
     drop = torch.minimum(steeper * (lower - touch), steeper * (convex_end - touch))

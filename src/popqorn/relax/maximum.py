@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from popqorn.relax.relaxation import Interval, Linear, Relaxation, rounding
+from popqorn.arithmetic import rounding
+from popqorn.relax.relaxation import Interval, Linear, Relaxation
 
 TIE = 1e-9
 

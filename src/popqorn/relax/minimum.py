@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from popqorn.relax.relaxation import Interval, rounding
+from popqorn.arithmetic import rounding, tiny, unit
+from popqorn.relax.relaxation import Interval
 from popqorn.tape.ops import GateKind
 
 NEWTON_STEPS = 6
@@ -91,7 +92,7 @@ class GateBox:
 def _flatness(z: Tensor) -> Tensor:
     """`1 - tanh(z)^2` for negative `z` (1 for others), accurate where tanh has saturated."""
     falling = torch.exp(2 * z.clamp(max=0))
-    return (4 * falling / (1 + falling).square()).clamp(min=torch.finfo(z.dtype).tiny)
+    return (4 * falling / (1 + falling).square()).clamp(min=tiny(z.dtype))
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,8 @@ def gradient(kind: GateKind, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def offset(box: GateBox, a: Tensor, b: Tensor, least: Tensor | None = None) -> Tensor:
     """The greatest `c` (less rounding) with `a v + b z + c <= f(v, z)` on the box; `least` is `least_value`, if known."""
-    most_v = torch.maximum(box.v.lower.abs(), box.v.upper.abs())
-    most_z = torch.maximum(box.z.lower.abs(), box.z.upper.abs())
-    most_t = torch.maximum(box.t.lower.abs(), box.t.upper.abs())
     least = least_value(box, a, b) if least is None else least
-    return least - rounding(most_t, a * most_v, b * most_z)
+    return least - rounding(box.t.magnitude, a * box.v.magnitude, b * box.z.magnitude)
 
 
 def least_value(box: GateBox, a: Tensor, b: Tensor, *, newton_steps: int = NEWTON_STEPS) -> Tensor:
@@ -183,7 +181,7 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Points:
     That the root lies in the box bounds `S` from both sides; Newton from the right end is monotone and stays inside.
     The iteration runs in `w = 1 - S`, which keeps its precision when the gate is nearly open.
     """
-    tiny = torch.finfo(a.dtype).tiny
+    least = tiny(a.dtype)
     impossible = ~((a < 0) & (b > 0) & (b < 1))
     a, b = a.masked_fill(impossible, -0.05), b.masked_fill(impossible, 0.5)
     linear = 2 + 3 * b
@@ -192,14 +190,14 @@ def _inside(box: GateBox, a: Tensor, b: Tensor, steps: int) -> Points:
     deepest, shallowest = (b / flatness for flatness in box.flatness)
     least_w = torch.maximum(box.closed.lower, 1 - deepest)
     greatest_w = torch.minimum(box.closed.upper, 1 - torch.maximum(peak, shallowest))
-    impossible = impossible | (greatest_w < least_w * (1 - 8 * torch.finfo(a.dtype).eps))
-    least_w = least_w.clamp(tiny, 0.5)  # S* >= 1/2: no root has w > 1/2
+    impossible = impossible | (greatest_w < least_w * (1 - 16 * unit(a.dtype)))
+    least_w = least_w.clamp(least, 0.5)  # S* >= 1/2: no root has w > 1/2
     greatest_w = torch.maximum(greatest_w, least_w)
     w = least_w
     for _ in range(steps):
         s = 1 - w
         above = s - b
-        root = (s * above).clamp_(min=tiny).sqrt_()
+        root = (s * above).clamp_(min=least).sqrt_()
         rise = torch.addcdiv(root, above.add_(s).mul_(w), root, value=-0.5)  # the derivative of w root
         excess = torch.addcmul(a, w, root)
         w = torch.addcdiv(w, excess, rise.masked_fill_(rise <= 0, math.inf), value=-1).clamp_(least_w, greatest_w)

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from popqorn.arithmetic import narrow, unit
 from popqorn.relax.minimum import GateBox, gradient, least_value, lowest_point, offset
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.tape.activations import tanh_touch
@@ -47,7 +48,7 @@ def envelope_slopes(box: GateBox, *, steps: int = EXCHANGE_STEPS) -> tuple[Tenso
     least = least_value(box, a, b)
     middle_v, middle_z = box.center
     value = least + a * middle_v + b * middle_z
-    negligible = 1e-6 * (box.t.lower.abs() + box.t.upper.abs()) + torch.finfo(value.dtype).eps
+    negligible = 1e-6 * (box.t.lower.abs() + box.t.upper.abs()) + 2 * unit(value.dtype)
     index = (above - value > negligible).nonzero().squeeze(1)
     if steps and len(index):
         rest = box.select(index)
@@ -77,8 +78,9 @@ def _guess(box: GateBox) -> tuple[Tensor, Tensor, Tensor]:
         above = torch.where(lower, resting, above)
     # A side without width leaves its slope open; the tangent's is as good as any.
     a, b = torch.where(half_v > 0, a, tangent_a), torch.where(half_z > 0, b, tangent_b)
-    finite = a.isfinite() & b.isfinite()
-    a, b = torch.where(finite, a, tangent_a), torch.where(finite, b, tangent_b)
+    # Over a box that is narrow both ways, chords are mostly rounding, and the tangent loses next to nothing.
+    tangent = ~(a.isfinite() & b.isfinite()) | (torch.maximum(half_v, half_z) < narrow(a.dtype))
+    a, b = torch.where(tangent, tangent_a, a), torch.where(tangent, tangent_b, b)
     # No good plane is steeper than the gate itself; rounding over a narrow side would make it so.
     a = torch.minimum(torch.maximum(a, box.t.lower.clamp(max=0) / 4), box.t.upper.clamp(min=0) / 4)
     return a, torch.minimum(b.clamp(min=0), box.s.upper), above

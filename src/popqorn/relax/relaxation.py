@@ -1,6 +1,7 @@
 """What a relaxation is: linear functions below and above a nonlinearity over a domain."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +18,15 @@ class Interval:
         """The box of what is in both; where rounding makes the two disagree, the hull of the sliver between them."""
         lower, upper = torch.maximum(self.lower, other.lower), torch.minimum(self.upper, other.upper)
         return Interval(torch.minimum(lower, upper), torch.maximum(lower, upper))
+
+    @cached_property
+    def magnitude(self) -> Tensor:
+        """The greatest `|x|`."""
+        return torch.maximum(self.lower.abs(), self.upper.abs())
+
+    def widened(self, by: Tensor) -> "Interval":
+        """With both ends moved outwards."""
+        return Interval(self.lower - by, self.upper + by)
 
     def __neg__(self) -> "Interval":
         return Interval(-self.upper, -self.lower)
@@ -43,10 +53,6 @@ class Relaxation:
     lower: Linear
     upper: Linear
 
-
-def rounding(*terms: Tensor) -> Tensor:
-    """More than the rounding error of evaluating a sum of these terms, each a few elementary functions deep."""
-    total = terms[0].abs()
-    for term in terms[1:]:
-        total = total + term.abs()
-    return 8 * torch.finfo(total.dtype).eps * total + torch.finfo(total.dtype).tiny
+    def widened(self, by: Tensor) -> "Relaxation":
+        """With both functions moved outwards."""
+        return Relaxation(Linear(self.lower.slopes, self.lower.offset - by), Linear(self.upper.slopes, self.upper.offset + by))

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from popqorn.arithmetic import rounding
 from popqorn.relax.lines import image, lines
-from popqorn.relax.relaxation import Interval, Linear, Relaxation, rounding
+from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.tape.activations import SIGMOID, Activation
 from popqorn.tape.ops import GateKind
 
@@ -15,8 +16,7 @@ def gate_image(kind: GateKind, v: Interval, z: Interval) -> Interval:
     least, greatest = kind.factor(z.lower), kind.factor(z.upper)
     lower = torch.where(least >= 0, low, high) * least
     upper = torch.where(greatest >= 0, high, low) * greatest
-    ulps = 4 * torch.finfo(lower.dtype).eps
-    return Interval(lower - ulps * lower.abs(), upper + ulps * upper.abs())
+    return Interval(lower - rounding(lower), upper + rounding(upper))
 
 
 def gate_constants(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
@@ -31,10 +31,9 @@ def gate_lines(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
     sigmoid = lines(SIGMOID, v)
     lower = _times(kind.factor(z.lower), sigmoid.lower, sigmoid.upper)
     upper = _times(kind.factor(z.upper), sigmoid.upper, sigmoid.lower)
-    furthest = torch.maximum(v.lower.abs(), v.upper.abs())
     return Relaxation(
-        Linear(lower.slopes, lower.offset - rounding(lower.slopes[0] * furthest, lower.offset)),
-        Linear(upper.slopes, upper.offset + rounding(upper.slopes[0] * furthest, upper.offset)),
+        Linear(lower.slopes, lower.offset - rounding(lower.slopes[0] * v.magnitude, lower.offset)),
+        Linear(upper.slopes, upper.offset + rounding(upper.slopes[0] * v.magnitude, upper.offset)),
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Bool, Float, Int
+from popqorn.arithmetic import rounding
 from popqorn.sequences import Sequences
 from popqorn.status import Status
 
@@ -23,8 +24,10 @@ class Margins:
 
     `right[b, r]` says that row `r` of sample `b` is worth proving (a wrong decision is not). Results are tables `[batch,
     *shape]`: row `r` of sample `b` stands at `place[b, r]` of the flattened table. `steps` is how many equal groups the rows
-    are in, if the output is one per step. `wrong` is what to call a sample for which the claim fails at the input itself;
-    `labels` and `targets` are what a decision was asked for.
+    are in, if the output is one per step. Nothing is `claimed` where bare outputs are bounded. The offsets of `relative` margins
+    hold the output at the input, as it was computed. `wrong` is what to call a sample for which the claim fails at the input
+    itself; where it `differs`, the model computes something else than its tape, and nothing is worth proving. `labels` and
+    `targets` are what a decision was asked for.
     """
 
     rows: Float[Tensor, "batch rows outputs"]
@@ -33,13 +36,21 @@ class Margins:
     place: Int[Tensor, "batch rows"]
     shape: tuple[int, ...]
     steps: int = 1
+    claimed: bool = True
+    relative: bool = False
     wrong: Status = Status.VIOLATED
     labels: Tensor | None = None
     targets: Tensor | None = None
+    differs: Tensor | None = None
 
     def of(self, outputs: Float[Tensor, "batch outputs"]) -> Float[Tensor, "batch rows"]:
         """The margins of given outputs."""
         return (self.rows @ outputs.unsqueeze(-1)).squeeze(-1) + self.offset
+
+    def lowered(self, error: Float[Tensor, "#batch outputs"]) -> "Margins":
+        """Relative margins, if the output at the input may be off by `error`."""
+        lost = (self.rows.abs() @ error.unsqueeze(-1)).squeeze(-1)
+        return replace(self, offset=self.offset - lost - rounding(self.offset, lost))
 
     @property
     def holds(self) -> Bool[Tensor, " batch"]:
@@ -48,14 +59,24 @@ class Margins:
 
     def select(self, index: Tensor) -> "Margins":
         """The margins of some samples, in any order and any number of times."""
-        given = {name: getattr(self, name) for name in (*_PER_ROW, "labels", "targets")}
+        given = {name: getattr(self, name) for name in (*_PER_ROW, "labels", "targets", "differs")}
         chosen: dict[str, Any] = {name: value[index] for name, value in given.items() if value is not None}
         return replace(self, **chosen)
 
     def split(self, groups: int) -> "Margins":
         """Every sample's rows in `groups` equal groups, each as a sample of its own: one after the other, sample by sample."""
         parts = {name: getattr(self, name).unflatten(1, (groups, -1)).flatten(0, 1) for name in _PER_ROW}
-        return replace(self, **parts, steps=1, labels=None, targets=None)
+        differs = None if self.differs is None else self.differs.repeat_interleave(groups)
+        return replace(self, **parts, steps=1, labels=None, targets=None, differs=differs)
+
+    @property
+    def refused(self) -> Bool[Tensor, " batch"]:
+        """Whether the model itself computes something else."""
+        return torch.zeros_like(self.holds) if self.differs is None else self.differs
+
+    def refusals(self) -> list[Status]:
+        """What to call each sample if it is not worth proving."""
+        return [Status.DIFFERS if differs else self.wrong for differs in self.refused.tolist()]
 
     def table(self, values: Float[Tensor, "batch rows"]) -> Float[Tensor, "batch ..."]:
         """Values of rows at their places; the least where rows share one, inf where there is none."""
@@ -90,4 +111,5 @@ def extremes(outputs: Tensor) -> Margins:
     identity = torch.eye(count, dtype=outputs.dtype, device=outputs.device)
     rows = torch.cat([identity, -identity])
     place = torch.arange(2 * count, device=outputs.device)
-    return plain_margins(rows, rows.new_zeros(2 * count), outputs.flatten(1), place, (2, *outputs.shape[1:]))
+    margins = plain_margins(rows, rows.new_zeros(2 * count), outputs.flatten(1), place, (2, *outputs.shape[1:]))
+    return replace(margins, claimed=False)

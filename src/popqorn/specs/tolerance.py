@@ -1,6 +1,6 @@
 """`Tolerance`: no output moves by more than so much."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class Tolerance:
         flat = outputs.flatten(1)
         place = torch.arange(count, device=outputs.device).repeat(2)
         rows, offset = torch.cat([identity, -identity]), torch.cat([delta - flat, delta + flat], dim=1)
-        return plain_margins(rows, offset, flat, place, outputs.shape[1:])
+        return replace(plain_margins(rows, offset, flat, place, outputs.shape[1:]), relative=True)
 
     def _read(self, outputs: Tensor, sequences: Sequences) -> Tensor:
         tensor = read_tensor(self.delta, "delta").to(outputs)

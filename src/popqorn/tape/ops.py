@@ -88,6 +88,11 @@ class Affine:
         """All weights side by side, `[width, sum of the operands' widths]`."""
         return torch.cat(self.weights, dim=1)
 
+    @cached_property
+    def magnitudes(self) -> tuple[Tensor, ...]:
+        """The absolute values of the weights."""
+        return tuple(weight.abs() for weight in self.weights)
+
     def evaluate(self, *operands: Tensor) -> Tensor:
         total = self.bias.unsqueeze(0)
         for operand, weight in zip(operands, self.weights, strict=True):

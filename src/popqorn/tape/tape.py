@@ -39,6 +39,20 @@ class Tape:
                 counts[source] += 1
         return tuple(counts)
 
+    @cached_property
+    def most_pieces(self) -> int:
+        """The greatest number of pieces in which a walk's rows arrive at a node: from its users and those of its slices."""
+        counts = list(self.users)
+        for position, node in enumerate(self.nodes):
+            if isinstance(node, Slice):
+                counts[node.sources[0]] += self.users[position]
+        return max(counts)
+
+    @cached_property
+    def most_terms(self) -> int:
+        """A bound of how many numbers are summed up in one entry of a walk's rows."""
+        return 2 * max(node.width for node in self.nodes) + self.most_pieces
+
     @property
     def outputs(self) -> int:
         """How many numbers the output has."""

@@ -1,0 +1,110 @@
+"""Directions and distances: what gradients miss where the boundary is crooked. Thorough where few features move."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.attacks.fgsm import FAR
+from popqorn.attacks.found import Found, lowest_margin, pull_in
+from popqorn.task import Task
+
+FEW = 6  # features: up to here directions can be enumerated
+ANGLES = 720
+QUASI_RANDOM = 1024
+AT_RANDOM = 32  # of each kind, where many features move
+NEAREST = 0.05  # times the first-order radius
+GROWTH = 1.15
+KEPT = 8  # successes of a size that are pulled in
+ROWS = 4096  # sequences at once
+
+
+def few_move(task: Task) -> bool:
+    """Whether no sample has more moving features than can be scanned."""
+    return int(_moving(task).flatten(1).sum(-1).max()) <= FEW
+
+
+@torch.no_grad()
+def scan(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
+    """All directions at ever larger sizes, until one succeeds; the best of those, pulled in."""
+    moves = _moves(task, generator)
+    nearest = linear.amin(-1)
+    furthest = torch.minimum(FAR * nearest, task.allowed.greatest)
+    size = torch.minimum(NEAREST * nearest, furthest)
+    active = torch.arange(len(task), device=size.device)
+    while len(active):
+        _try(task, found, active, moves[active], size[active])
+        ended = (found.radius <= size) | (size >= furthest)
+        size = torch.minimum(GROWTH * size, furthest)
+        active = active[~ended[active]]
+
+
+def _try(task: Task, found: Found, active: Tensor, moves: Float[Tensor, "active moves frames features"], size: Tensor) -> None:
+    """Every move at one size; of those that succeed, the lowest are pulled in and offered."""
+    count = moves.shape[1]
+    sample = active.repeat_interleave(count)
+    allowed = task.allowed.select(sample).at(size.repeat_interleave(count))
+    points = allowed.nearest(allowed.center + allowed.eps[:, None, None] * moves.flatten(0, 1))
+    pairs = zip(sample.split(ROWS), points.split(ROWS), strict=True)
+    margin = torch.cat([lowest_margin(task.select(some), part) for some, part in pairs]).unflatten(0, (-1, count))
+    lowest, chosen = margin.topk(min(KEPT, count), largest=False)
+    for rank in range(lowest.shape[1]):
+        hit = (lowest[:, rank] < 0).nonzero().squeeze(1)
+        if not len(hit):
+            break
+        part, reached = task.select(active[hit]), points.unflatten(0, (-1, count))[hit, chosen[hit, rank]]
+        pulled = pull_in(part, reached)
+        found.offer(task, active[hit], pulled, lowest_margin(part, pulled) < 0)
+
+
+def _moving(task: Task) -> Tensor:
+    """Which features may move at all, `[batch, frames, features]`."""
+    box = task.allowed.at(torch.ones_like(task.allowed.eps)).box()
+    return box.upper > box.lower
+
+
+def _moves(task: Task, generator: torch.Generator) -> Float[Tensor, "batch moves frames features"]:
+    """Moves of size 1 in all directions: in units of how far each feature may go."""
+    center = task.allowed.center
+    moving = _moving(task).flatten(1)
+    most = int(moving.sum(-1).max())
+    directions = _directions(most, generator, center)
+    place = moving.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+    moves = torch.zeros(len(center), len(directions), moving.shape[1], dtype=center.dtype, device=center.device)
+    moves.scatter_(2, place.unsqueeze(1).expand(-1, len(directions), -1), directions.expand(len(center), -1, -1))
+    box = task.allowed.at(torch.ones_like(task.allowed.eps)).box()
+    reach = torch.where(
+        moves.unflatten(2, center.shape[1:]) > 0, (box.upper - center).unsqueeze(1), (center - box.lower).unsqueeze(1)
+    )
+    moves = moves.unflatten(2, center.shape[1:]) * reach
+    sample = torch.arange(len(center), device=center.device).repeat_interleave(len(directions))
+    size = task.allowed.select(sample).size_of(center[sample] + moves.flatten(0, 1)).unflatten(0, moves.shape[:2])
+    unit: Tensor = moves / torch.where(size > 0, size, 1.0)[..., None, None]
+    return unit
+
+
+def _directions(features: int, generator: torch.Generator, like: Tensor) -> Float[Tensor, "directions features"]:
+    """Both ways, a circle, corners and a quasi-random sphere; at random where there are too many features for that."""
+    options: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+    if features == 1:
+        return torch.tensor([[1.0], [-1.0]], **options)
+    if features == 2:
+        angle = torch.arange(ANGLES, **options) * (2 * math.pi / ANGLES)
+        return torch.stack([angle.cos(), angle.sin()], dim=-1)
+    if features > FEW:
+        drawn = torch.randn(AT_RANDOM, features, generator=generator, **options)
+        return torch.cat([drawn, drawn.sign(), _quasi_random(AT_RANDOM, features, like)])
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0], **options)] * features)
+    return torch.cat([corners[corners.any(-1)], _quasi_random(QUASI_RANDOM, features, like)])
+
+
+def _quasi_random(count: int, features: int, like: Tensor) -> Tensor:
+    """Directions spread evenly: multiples of powers of the root of `x^(d+1) = x + 1` (Roberts 2018), as normal numbers."""
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (features + 1))
+    powers = root ** -torch.arange(1, features + 1, dtype=like.dtype, device=like.device)
+    even = (0.5 + torch.arange(1, count + 1, dtype=like.dtype, device=like.device).unsqueeze(1) * powers).frac()
+    return torch.erfinv((2 * even - 1).clamp(-0.999999, 0.999999))

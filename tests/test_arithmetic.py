@@ -1,0 +1,189 @@
+"""Proofs are proofs in exact arithmetic: nothing rests on what floating point happened to round to."""
+
+import math
+import os
+from itertools import permutations
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor, nn
+
+import exact
+import popqorn
+from popqorn.arithmetic import ELEMENTARY, gamma, sum_below, unit
+
+DTYPES = [torch.float64, torch.float32]
+NETWORKS = int(os.environ.get("POPQORN_NETWORKS", "8"))  # of every cell and dtype; 1,000 for the record
+CELLS = {
+    "relu": lambda: nn.RNN(2, 3, nonlinearity="relu"),
+    "tanh": lambda: nn.RNN(2, 3),
+    "lstm": lambda: nn.LSTM(2, 3),
+    "gru": lambda: nn.GRU(2, 3),
+}
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+
+
+def cancelling(place: str, weights: tuple[float, ...]) -> popqorn.SequenceClassifier:
+    """A network for two frames of ones whose first output is the sum of `weights`, which meet the ones in one place of it."""
+    size = len(weights)
+    rnn = nn.RNN(size, size, nonlinearity="relu", batch_first=True)
+    summing, reading = nn.Linear(size, size), nn.Linear(size, 2)
+    state = torch.ones(1, size, dtype=torch.float64)
+    model = popqorn.SequenceClassifier(rnn, nn.Sequential(summing, reading), initial_state=state).double()
+    one, row = torch.eye(size, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        summing.weight.copy_(one)
+        reading.weight[0, 0] = 1.0
+        if place == "inputs":  # 1 is added before the relu, which stays open, and taken off behind it
+            rnn.weight_ih_l0[0] = row
+            rnn.bias_ih_l0[0], reading.bias[0] = 1.0, -1.0
+        elif place == "state":  # summed at the first frame, kept at the second
+            rnn.weight_hh_l0.copy_(one)
+            rnn.weight_hh_l0[0] = row
+            rnn.bias_ih_l0[0] = 1.0
+            rnn.weight_hh_l0[0, 1:] = row[1:]
+        else:
+            rnn.weight_ih_l0.copy_(one)
+            summing.weight[0] = row
+    return model
+
+
+@each_dtype
+@pytest.mark.parametrize("method", ["planes", "interval"])
+@pytest.mark.parametrize("place", ["inputs", "state", "head"])
+@pytest.mark.parametrize("frames", [None, [0], [1]])
+def test_weights_that_cancel_prove_nothing_false(dtype: torch.dtype, method: str, place: str, frames: list[int] | None) -> None:
+    """2^54 - 1 - 2^54 + 1/2 is -1/2, whatever is rounded away on the way to it."""
+    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+        model, inputs = cancelling(place, order), torch.ones(1, 2, 4)
+        value = exact.outputs(model, inputs[0])[0]
+        lower, upper = popqorn.bounds(model, inputs, 0.0, method=method, dtype=dtype, frames=frames)
+        assert float(lower[0, 0]) <= value <= float(upper[0, 0]), order
+        found = popqorn.verify(model, inputs, 0.0, labels=[0], method=method, dtype=dtype, frames=frames)
+        assert value > 0 or not bool(found.certified), order
+
+
+def extreme(cell: str, seed: int) -> tuple[popqorn.SequenceClassifier, Tensor]:
+    """Weights of all sizes up to 1e6 in front of two units (and two features) that are alike, and opposite but for a hair.
+
+    What is left of their sum is of the size of its rounding.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def values(shape: torch.Size, most: float) -> Tensor:
+        size = 10 ** (most - 6 * torch.rand(shape, generator=generator, dtype=torch.float64))
+        return size * torch.randn(shape, generator=generator, dtype=torch.float64).sign()
+
+    def opposite(weight: Tensor) -> None:
+        hair = 2.0**-52 * torch.randint(-8, 9, weight[:, 1].shape, generator=generator)
+        weight[:, 1] = -weight[:, 0] * (1 + hair)
+
+    model = popqorn.SequenceClassifier(CELLS[cell](), nn.Linear(3, 2)).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            large = name.startswith("head.weight") or (seed % 2 and "weight" in name)
+            parameter.copy_(values(parameter.shape, most=6.0 if large else 0.0))
+            if "rnn" in name:
+                parameter[1::3] = parameter[0::3]  # unit 1 is unit 0, in every gate
+            if large:
+                opposite(parameter)
+    inputs = values(torch.Size((1, 2, 2)), most=0.5)
+    inputs[..., 1] = inputs[..., 0]
+    return model, inputs
+
+
+@each_dtype
+@pytest.mark.parametrize("cell", CELLS)
+def test_exact_outputs_lie_in_their_bounds(cell: str, dtype: torch.dtype) -> None:
+    for seed in range(NETWORKS):
+        model, inputs = extreme(cell, seed)
+        if seed % 3 == 0:  # a model of float32; the others have weights that float32 cannot hold
+            model, inputs = model.float(), inputs.float()
+        for eps in (0.0, 1e-3):
+            moved = inputs[0].double() + eps
+            values = [mpmath_of(value) for value in exact.outputs(model, moved)]
+            for method in ("planes", "interval"):
+                lower, upper = (side[0].tolist() for side in popqorn.bounds(model, inputs, eps, method=method, dtype=dtype))
+                for low, value, high in zip(lower, values, upper, strict=True):
+                    assert mpmath.mpf(low) <= value <= mpmath.mpf(high), (cell, seed, eps, method)
+
+
+@each_dtype
+def test_a_gate_knows_how_little_is_known_of_a_still_frame(dtype: torch.dtype) -> None:
+    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+        lstm = nn.LSTM(4, 1)
+        model = popqorn.SequenceClassifier(lstm, nn.Linear(1, 2)).double()
+        with torch.no_grad():
+            for parameter in lstm.parameters():
+                parameter.zero_()
+            lstm.weight_ih_l0[2] = torch.tensor(order, dtype=torch.float64)
+            lstm.bias_ih_l0[1] = 3.0
+        inputs = torch.ones(1, 2, 4, dtype=torch.float64)
+        inputs[:, 1] = 0  # the second frame adds nothing: what counts is what is left of the first
+        sides = popqorn.bounds(model, inputs, 0.0, frames=[1], dtype=dtype)
+        for low, value, high in zip(sides.lower[0], exact.outputs(model, inputs[0]), sides.upper[0], strict=True):
+            assert float(low) <= value <= float(high), order
+
+
+@each_dtype
+def test_the_sum_of_two_biases_is_rounded_too(dtype: torch.dtype) -> None:
+    model, inputs = cancelling("head", (1.0, 0.0, 0.0, 0.0)), torch.zeros(1, 2, 4)
+    with torch.no_grad():
+        model.rnn.bias_ih_l0[0], model.rnn.bias_hh_l0[0] = 2.0**54, -1.0
+    lower, _ = popqorn.bounds(model, inputs, 0.0, dtype=dtype)
+    assert int(lower[0, 0]) <= exact.outputs(model, inputs[0])[0] == 2**54 - 1
+
+
+def test_where_nothing_moves_the_sign_is_proven_all_the_same() -> None:
+    """A set of one point needs no search, but a proof."""
+    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+        model, inputs = cancelling("head", order), torch.ones(1, 2, 4)
+        for region in (popqorn.Ball(clip=(1, 1)), popqorn.Box(1, 1)):
+            found = popqorn.certify(model, inputs, labels=[0], region=region)
+            assert found.status != (popqorn.Status.UNBOUNDED,), order
+        single = popqorn.sensitivity(model, inputs, labels=[0], region=popqorn.Box(1, 1))
+        assert (single.radius == 0).all(), order
+
+
+def mpmath_of(value: object) -> mpmath.mpf:
+    return mpmath.mpf(value.numerator) / value.denominator if hasattr(value, "numerator") else mpmath.mpf(value)
+
+
+@each_dtype
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "exp", "log", "log1p", "sqrt", "atan"])
+def test_elementary_functions_are_as_exact_as_stated(name: str, dtype: torch.dtype) -> None:
+    """Against mpmath over the whole range: half of what is allowed for, or less."""
+    positive = name in ("log", "log1p", "sqrt")
+    low, high = (-300, 300) if dtype == torch.float64 else (-37, 37)
+    points = torch.logspace(low, high, 1500, dtype=torch.float64)
+    near = torch.linspace(-30, 30, 1501, dtype=torch.float64)
+    x = torch.cat([points, near] if positive else [-points, points, near]).to(dtype)
+    if positive:
+        x = x[x > 0]
+    exact_function = {"sigmoid": lambda v: 1 / (1 + mpmath.exp(-v))}.get(name) or getattr(mpmath, name)
+    found = getattr(torch, name)(x)
+    worst = 0.0
+    for point, value in zip(x.tolist(), found.tolist(), strict=True):
+        if name == "exp" and abs(point) > 600:
+            continue
+        true = exact_function(mpmath.mpf(point))
+        if not math.isfinite(value) or abs(true) < torch.finfo(dtype).tiny:
+            continue
+        worst = max(worst, float(abs(mpmath.mpf(value) - true) / abs(true)) / (2 * unit(dtype)))
+    assert worst <= ELEMENTARY / 2, worst
+
+
+@each_dtype
+def test_sums_are_rounded_down(dtype: torch.dtype) -> None:
+    terms = [torch.tensor([value], dtype=dtype) for value in (2.0**54, -1.0, -(2.0**54), 0.5)]
+    for order in permutations(terms):
+        assert sum_below(order) <= -0.5
+    ones = [torch.ones(3, dtype=dtype)] * 1000
+    assert (sum_below(ones) >= 1000 * (1 - 2 * gamma(1100, dtype))).all()
+
+
+def test_so_many_products_prove_nothing() -> None:
+    assert gamma(2**30, torch.float32) == math.inf

@@ -1,0 +1,121 @@
+"""The model itself is asked: nothing is certified for a class that the module as it stands does not choose."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import popqorn
+from popqorn import Status
+
+FRAMES, FEATURES, HIDDEN, CLASSES = 3, 4, 6, 3
+
+
+def network(cell: type[nn.RNNBase] = nn.LSTM) -> popqorn.SequenceClassifier:
+    head = nn.Sequential(nn.Dropout(0.9), nn.Linear(HIDDEN, CLASSES))
+    model = popqorn.SequenceClassifier(cell(FEATURES, HIDDEN, batch_first=True), head).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+def noisy_head(model: popqorn.SequenceClassifier) -> None:
+    shift = torch.tensor([0.0, 1.5, -1.5])
+    model.head.register_forward_hook(lambda module, inputs, output: output + shift.to(output))
+
+
+def noisy_rnn(model: popqorn.SequenceClassifier) -> None:
+    model.rnn.register_forward_hook(lambda module, inputs, output: (output[0].flip(-1), output[1]))
+
+
+def shifted_inputs(model: popqorn.SequenceClassifier) -> None:
+    model.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1.0,))
+
+
+def changed_forward(model: popqorn.SequenceClassifier) -> None:
+    plain = model.forward
+    model.forward = lambda inputs: plain(inputs).roll(1, -1)  # type: ignore[method-assign]
+
+
+def changed_head(model: popqorn.SequenceClassifier) -> None:
+    model.head[1] = nn.Linear(HIDDEN, CLASSES)
+    with torch.no_grad():
+        model.rnn.weight_hh_l0.mul_(-1)
+
+
+CHANGES: dict[str, Callable[[popqorn.SequenceClassifier], Any]] = {
+    "hook on the head": noisy_head,
+    "hook on the rnn": noisy_rnn,
+    "hook before": shifted_inputs,
+    "half": lambda model: model.half(),
+    "bfloat16": lambda model: model.bfloat16(),
+    "changed forward": changed_forward,
+    "changed after wrapping": changed_head,
+    "training": lambda model: model.train(),
+}
+FAITHFUL = ("half", "bfloat16", "changed after wrapping", "training")
+
+
+@torch.no_grad()
+def decisions(model: popqorn.SequenceClassifier, inputs: Tensor) -> Tensor:
+    training = model.training
+    chosen = model.eval()(inputs.to(next(model.parameters()))).argmax(-1)
+    model.train(training)
+    return chosen
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_certified_that_the_module_does_not_choose(change: str) -> None:
+    """3,000 inputs each; a small eps is enough, as the decision at the input itself is what differs."""
+    model = network()
+    CHANGES[change](model)
+    inputs = torch.randn(3000, FRAMES, FEATURES)
+    found = popqorn.verify(model, inputs, 1e-4)
+    assert found.labels is not None
+    chosen = decisions(model, inputs)
+    assert (found.labels[found.certified] == chosen[found.certified]).all()
+    assert all((status is Status.DIFFERS) or not ok for status, ok in zip(found.status, found.labels != chosen, strict=True))
+    if change in FAITHFUL:
+        assert found.certified.double().mean() > 0.9
+    else:
+        assert not found.certified.any()
+        assert found.difference.min() > 1e-3
+
+
+def test_a_difference_is_told_by_every_function() -> None:
+    model, inputs = network(), torch.randn(4, FRAMES, FEATURES)
+    labels = decisions(model, inputs)
+    # the decisions stay; everything around them is another function
+    model.head.register_forward_hook(lambda module, given, output: 5 * output)
+    certificate = popqorn.certify(model, inputs, labels=labels)
+    assert set(certificate.status) == {Status.DIFFERS}
+    assert (certificate.radius == 0).all()
+    outputs = model(inputs).double()
+    torch.testing.assert_close(certificate.difference, 0.8 * outputs.abs().amax(-1), rtol=1e-3, atol=1e-4)
+    assert {status for row in popqorn.sensitivity(model, inputs).status for status in row} == {Status.DIFFERS}
+    bounds = popqorn.bounds(model, inputs, 0.1)
+    assert set(bounds.status) == {Status.DIFFERS}
+    assert bounds.lower.isinf().all()
+    assert bounds.upper.isinf().all()
+    assert not popqorn.curve(model, inputs, [0.0, 0.1]).proven.any()
+    assert set(popqorn.attack(model, inputs, method="fgsm").status) == {Status.DIFFERS}
+    assert not popqorn.attack(model, inputs, method="fgsm").success.any()
+    assert set(popqorn.clever(model, inputs, batches=2, samples=2).status) == {Status.DIFFERS}
+    assert str(Status.DIFFERS) in str(popqorn.bracket(model, inputs, attack_method="fgsm"))
+    assert "hooks" in Status.DIFFERS.remedy
+
+
+def test_a_model_that_cannot_be_run_is_an_error() -> None:
+    model, inputs = network(), torch.randn(2, FRAMES, FEATURES)
+    model.head.register_forward_hook(lambda module, given, output: output[:, :2])
+    with pytest.raises(ValueError, match="hooks"):
+        popqorn.verify(model, inputs, 0.1)
+
+
+def test_a_tolerance_is_about_what_the_model_computes() -> None:
+    model, inputs = network(), torch.randn(2, FRAMES, FEATURES)
+    model.head.register_forward_hook(lambda module, given, output: output + 1.0)
+    assert set(popqorn.verify(model, inputs, 0.0, spec=popqorn.Tolerance(10.0)).status) == {Status.DIFFERS}
