@@ -75,7 +75,7 @@ class Bracket:
             else:
                 low, middle, high, ratio = (float(column[sample]) for column in columns)
                 lines.append(f"{sample:6} {low:10.5g} {middle:10.5g} {high:10.5g} {ratio:16.3g}")
-        right = torch.tensor([status not in _WRONG for status in self.certificate.status])
+        right = torch.tensor([status not in _WRONG for status in self.certificate.status], device="cpu")
         if right.any():
             low, middle, high, ratio = (float(column.cpu()[right].mean()) for column in columns)
             lines.append(f"{'mean':>6} {low:10.5g} {middle:10.5g} {high:10.5g} {ratio:16.3g}")

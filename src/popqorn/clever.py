@@ -195,14 +195,15 @@ def _maxima(
     together = max(1, SAMPLES_AT_ONCE // samples)
     rows = task.margins.rows.shape[1]
     found = []
-    for some in torch.arange(batches).split(together):
-        drawn = task.select(torch.zeros(len(some) * samples, dtype=torch.long, device=radius.device))
+    for start in range(0, batches, together):
+        count = min(together, batches - start)
+        drawn = task.select(torch.zeros(count * samples, dtype=torch.long, device=radius.device))
         points = drawn.allowed.at(radius.expand(len(drawn))).random(generator).requires_grad_()
         with torch.enable_grad():
             margins = drawn.values(points).sum(0)
             slopes = [torch.autograd.grad(margins[row], points, retain_graph=row + 1 < rows)[0] for row in range(rows)]
         rates = drawn.allowed.rates(torch.stack(slopes, dim=1))
-        found.append(rates.unflatten(0, (len(some), samples)).amax(1))
+        found.append(rates.unflatten(0, (count, samples)).amax(1))
     return torch.cat(found)
 
 

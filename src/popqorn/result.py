@@ -115,7 +115,7 @@ def _restored(value: Any, hint: Any) -> Any:
         raise ValueError(f"it holds {type(value).__name__} where {'an array' if wants_tensor else 'none'} belongs")
     if isinstance(value, dict) and "tensor" in value:
         dtype = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64, "bool": torch.bool}[value["tensor"]]
-        return torch.tensor(_numbers(value["values"]), dtype=dtype).reshape(value["shape"])
+        return torch.tensor(_numbers(value["values"]), dtype=dtype, device="cpu").reshape(value["shape"])
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if any("Status" in str(option) for option in options):
         return _statuses(value)

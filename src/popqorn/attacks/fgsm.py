@@ -9,6 +9,7 @@ from popqorn._typing import Float
 from popqorn.attacks.found import Found, lowest_margin, pull_in, slope
 from popqorn.task import Task
 
+NEAR = 0.1  # times the first-order radius
 FAR = 100.0  # times the first-order radius: further out no attack looks
 SIZES = 40
 
@@ -18,8 +19,8 @@ def fgsm(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts
     aim, nearest = linear.argmin(-1), linear.amin(-1)
     _, gradient = slope(task, task.allowed.center, aim)
     first, points = torch.full_like(nearest, math.inf), task.allowed.center
-    for factor in torch.logspace(math.log10(0.1), math.log10(FAR), SIZES).tolist():
-        size = torch.minimum(factor * nearest, task.allowed.greatest)
+    for step in range(SIZES):
+        size = torch.minimum(NEAR * (FAR / NEAR) ** (step / (SIZES - 1)) * nearest, task.allowed.greatest)
         reached = task.allowed.at(size).lowest(gradient)
         new = first.isinf() & (lowest_margin(task, reached) < 0)
         first, points = torch.where(new, size, first), torch.where(new[:, None, None], reached, points)

@@ -106,9 +106,9 @@ class Words:
         for word in tokens.unique().tolist():
             by_word[word] = [word, *dict.fromkeys(other for other in self.neighbours.get(word, ()) if other != word)]
         most = max(map(len, by_word.values()))
-        listed = {word: torch.tensor(options + [word] * (most - len(options))) for word, options in by_word.items()}
+        listed = {word: options + [word] * (most - len(options)) for word, options in by_word.items()}
         counts = {word: len(options) for word, options in by_word.items()}
-        options = torch.stack([torch.stack([listed[word] for word in row]) for row in tokens.tolist()]).to(table.device)
+        options = torch.tensor([[listed[word] for word in row] for row in tokens.tolist()], device=table.device)
         count = torch.tensor([[counts[word] for word in row] for row in tokens.tolist()], device=table.device)
         return options, torch.arange(most, device=table.device) < count.unsqueeze(-1)
 

@@ -1,0 +1,109 @@
+"""Everything runs where its inputs are. Without a second device at hand, the default one is made useless ("meta"): whatever is
+created without a device of its own has no values there, and fails at once.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
+
+import popqorn
+from popqorn.attacks.methods import EXCHANGING, MOVING
+from popqorn.readers.heads import _READERS
+from popqorn.relax.methods import METHODS
+from questions import CLASSES, FEATURES, HIDDEN, REGIONS, SPECS, inputs, network, synonyms, table, tokens
+
+
+@contextmanager
+def useless_default() -> Iterator[None]:
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def values_of(result: Any) -> list[Tensor]:
+    return [value for value in vars(result).values() if isinstance(value, Tensor)]
+
+
+def fails_nowhere(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    with useless_default():
+        result = call(*arguments, **options)
+    assert all(value.device.type == "cpu" for value in values_of(result))
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_every_region_and_function(region: str) -> None:
+    model, sequences, allowed = network("rnn"), inputs(), REGIONS[region]()
+    size, quick = (1, "greedy") if "words" in region else (0.1, "fgsm")
+    fails_nowhere(popqorn.certify, model, sequences, region=allowed, per_target=True, tolerance=0.5)
+    fails_nowhere(popqorn.sensitivity, model, sequences, region=allowed, tolerance=0.5)
+    fails_nowhere(popqorn.verify, model, sequences, size, region=allowed)
+    fails_nowhere(popqorn.bounds, model, sequences, size, region=allowed)
+    fails_nowhere(popqorn.curve, model, sequences, [0, size], region=allowed, attacked=quick)
+    fails_nowhere(popqorn.attack, model, sequences, region=allowed, method=quick)
+    fails_nowhere(popqorn.estimate_cost, model, sequences, region=allowed)
+
+
+def test_the_bracket() -> None:
+    fails_nowhere(popqorn.bracket, network("rnn"), inputs(), attack_method="fgsm")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_spec_and_method(spec: str, method: str) -> None:
+    model, sequences, claim = network("gru"), inputs(), SPECS[spec]()
+    fails_nowhere(popqorn.certify, model, sequences, spec=claim, method=method, tolerance=0.5, chunk_rows=5)
+    fails_nowhere(popqorn.verify, model, sequences, 0.1, spec=claim, method=method, dtype=torch.float32)
+    if method == "planes":
+        fails_nowhere(popqorn.attack, model, sequences, spec=claim, method="fgsm")
+
+
+@pytest.mark.parametrize("method", [*MOVING, *EXCHANGING])
+def test_every_attack(method: str) -> None:
+    model, sequences = network("rnn"), inputs()[:2]
+    regions = []
+    if method in MOVING:
+        regions += [popqorn.Ball(2, frames=[1], scale=[1.0, 0.2, 0.0]), popqorn.Ball(1, clip=(0, 1), total=True)]
+    if method in EXCHANGING:
+        regions += [popqorn.Words(table(), tokens()[:2], synonyms())]
+    for region in regions:
+        fails_nowhere(popqorn.attack, model, sequences, region=region, method=method, restarts=1)
+
+
+@pytest.mark.parametrize("norm", [1, 1.5, 2, float("inf")])
+def test_the_estimate(norm: float) -> None:
+    fails_nowhere(popqorn.clever, network("rnn"), inputs(), norm=norm, batches=2, samples=3)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "tagger", "max", "mean"])
+def test_every_kind_of_network_and_sequences_of_any_length(kind: str) -> None:
+    model, sequences = network(kind), inputs()
+    several = [sequences[0], sequences[1, :2], sequences[2, :1]]
+    fails_nowhere(popqorn.verify, model, sequences, 0.1)
+    fails_nowhere(popqorn.verify, model, several, 0.1)
+    fails_nowhere(popqorn.verify, model, pack_sequence(several), 0.1)
+    fails_nowhere(popqorn.sensitivity, model, sequences, lengths=[3, 2, 1], tolerance=0.5)
+    if kind == "tagger":
+        fails_nowhere(popqorn.certify, model, several, per_step=True, tolerance=0.1)
+
+
+@pytest.mark.parametrize("activation", [kind for kind in _READERS if kind is not nn.Flatten], ids=lambda kind: kind.__name__)
+def test_every_activation(activation: type[nn.Module]) -> None:
+    head = nn.Sequential(nn.Linear(HIDDEN, 4), activation(), nn.Linear(4, CLASSES))
+    model = popqorn.SequenceClassifier(nn.RNN(FEATURES, HIDDEN), head).double().eval()
+    for method in ("planes", "constants"):
+        fails_nowhere(popqorn.verify, model, inputs(), 0.1, method=method)
+
+
+def test_numbers_and_lists_are_put_where_the_inputs_are() -> None:
+    model, sequences = network("rnn"), inputs()
+    decided = model(sequences).argmax(-1)
+    asked = {"labels": decided.tolist(), "targets": ((decided + 1) % CLASSES).numpy(), "frames": [0, -1], "norm": 2}
+    fails_nowhere(popqorn.certify, model, sequences.numpy(), tolerance=0.1, **asked)
+    fails_nowhere(popqorn.verify, model, sequences.tolist(), [0.1, 0.2, 0.3], **asked)
