@@ -19,7 +19,7 @@ from popqorn.experiments.strokes import ARCHITECTURE, RECIPE
 from popqorn.experiments.training import decisions, train
 
 DIRECTIONS = 720
-STEP = 1.02  # between the distances of the scan
+STEP = 1.03  # between the distances of the scan
 ROWS = 20_000
 
 
@@ -29,7 +29,7 @@ def scanned(model: popqorn.SequenceClassifier, inputs: Tensor, point: int, most:
     label = int(model(inputs).argmax())
     angle = torch.arange(DIRECTIONS, dtype=inputs.dtype) * (2 * math.pi / DIRECTIONS)
     ways = torch.stack([angle.cos(), angle.sin()], dim=-1)
-    distance = most * 1e-3
+    distance = most * 0.02
     while distance <= most:
         sizes = distance * STEP ** torch.arange(max(1, ROWS // DIRECTIONS))
         moved = inputs.repeat(len(sizes) * DIRECTIONS, 1, 1)
@@ -62,7 +62,7 @@ def main() -> None:
         scale = torch.zeros(inputs.shape[1:])
         scale[point, :2] = 1
         reached = float(popqorn.attack(double, inputs, region=popqorn.Ball(2, scale=scale), method=options.method).radius)
-        least = scanned(double, inputs, point, min(1.05 * reached, 1000.0))
+        least = scanned(double, inputs, point, min(1.05 * reached, 300.0))
         ratios.append(1.0 if math.isinf(least) else reached / least)
         print(f"{number:5} {point:5} {inputs.shape[1]:3} {reached:9.4f} {least:9.4f} {ratios[-1]:6.3f}", flush=True)
     print(f"{len(ratios)} points: attack / scan at most {max(ratios):.3f}, mean {sum(ratios) / len(ratios):.3f}")

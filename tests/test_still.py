@@ -66,13 +66,13 @@ def decided_by_single_frames(kind: str) -> popqorn.SequenceClassifier:
 
 
 def test_groups_of_frames_do_not_change_radii(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inputs = decided_by_single_frames("lstm"), torch.randn(2, FRAMES, FEATURES)
-    whole = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4).radius
+    model, inputs = decided_by_single_frames("gru"), torch.randn(2, FRAMES, FEATURES)
+    whole = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-2).radius
     monkeypatch.setattr(chunks, "FRAME_ENTRIES", 1)
-    each = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-4).radius
+    each = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-2).radius
     finite = whole < 100
     assert finite.any()
-    torch.testing.assert_close(each[finite], whole[finite], rtol=2e-4, atol=0)
+    torch.testing.assert_close(each[finite], whole[finite], rtol=2e-2, atol=0)
 
 
 def test_attacks_never_succeed_within_a_single_frames_radius() -> None:

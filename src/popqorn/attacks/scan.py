@@ -12,11 +12,12 @@ from popqorn.attacks.found import Found, lowest_margin, pull_in
 from popqorn.task import Task
 
 FEW = 6  # features: up to here directions can be enumerated
-ANGLES = 720
-QUASI_RANDOM = 1024
+CIRCLE = 90, 720  # directions of the first pass and of the second
+SPHERE = 128, 1024
 AT_RANDOM = 32  # of each kind, where many features move
 NEAREST = 0.05  # times the first-order radius
-GROWTH = 1.15
+GROWTH, SMALL_GROWTH = 1.15, 1.08
+BACK = 3.0  # how far below the first pass's success the second one starts
 KEPT = 8  # successes of a size that are pulled in
 ROWS = 4096  # sequences at once
 
@@ -28,16 +29,24 @@ def few_move(task: Task) -> bool:
 
 @torch.no_grad()
 def scan(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
-    """All directions at ever larger sizes, until one succeeds; the best of those, pulled in."""
-    moves = _moves(task, generator)
-    nearest = linear.amin(-1)
-    furthest = torch.minimum(FAR * nearest, task.allowed.greatest)
-    size = torch.minimum(NEAREST * nearest, furthest)
-    active = torch.arange(len(task), device=size.device)
+    """Directions at ever larger sizes until one succeeds; where few features move, once more: closer, and in many more."""
+    furthest = torch.minimum(FAR * linear.amin(-1), task.allowed.greatest)
+    _ascend(task, found, _moves(task, 0, generator), NEAREST * linear.amin(-1), furthest, GROWTH)
+    if few_move(task):
+        reached = torch.minimum(found.radius, furthest)
+        _ascend(task, found, _moves(task, 1, generator), reached / BACK, reached, SMALL_GROWTH)
+
+
+def _ascend(
+    task: Task, found: Found, moves: Float[Tensor, "batch moves frames features"], first: Tensor, last: Tensor, growth: float
+) -> None:
+    """All moves at every size from `first` to `last`, until one succeeds."""
+    size = torch.minimum(first, last)
+    active = (last > 0).nonzero().squeeze(1)
     while len(active):
         _try(task, found, active, moves[active], size[active])
-        ended = (found.radius <= size) | (size >= furthest)
-        size = torch.minimum(GROWTH * size, furthest)
+        ended = (found.radius <= size) | (size >= last)
+        size = torch.minimum(growth * size, last)
         active = active[~ended[active]]
 
 
@@ -65,12 +74,12 @@ def _moving(task: Task) -> Tensor:
     return box.upper > box.lower
 
 
-def _moves(task: Task, generator: torch.Generator) -> Float[Tensor, "batch moves frames features"]:
-    """Moves of size 1 in all directions: in units of how far each feature may go."""
+def _moves(task: Task, turn: int, generator: torch.Generator) -> Float[Tensor, "batch moves frames features"]:
+    """Moves of size 1 in the directions of a pass: in units of how far each feature may go."""
     center = task.allowed.center
     moving = _moving(task).flatten(1)
     most = int(moving.sum(-1).max())
-    directions = _directions(most, generator, center)
+    directions = _directions(most, turn, generator, center)
     place = moving.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
     moves = torch.zeros(len(center), len(directions), moving.shape[1], dtype=center.dtype, device=center.device)
     moves.scatter_(2, place.unsqueeze(1).expand(-1, len(directions), -1), directions.expand(len(center), -1, -1))
@@ -85,19 +94,20 @@ def _moves(task: Task, generator: torch.Generator) -> Float[Tensor, "batch moves
     return unit
 
 
-def _directions(features: int, generator: torch.Generator, like: Tensor) -> Float[Tensor, "directions features"]:
-    """Both ways, a circle, corners and a quasi-random sphere; at random where there are too many features for that."""
+def _directions(features: int, turn: int, generator: torch.Generator, like: Tensor) -> Float[Tensor, "directions features"]:
+    """Both ways, a circle, or axes, corners and a quasi-random sphere; at random where there are too many features for that."""
     options: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
     if features == 1:
         return torch.tensor([[1.0], [-1.0]], **options)
     if features == 2:
-        angle = torch.arange(ANGLES, **options) * (2 * math.pi / ANGLES)
+        angle = torch.arange(CIRCLE[turn], **options) * (2 * math.pi / CIRCLE[turn])
         return torch.stack([angle.cos(), angle.sin()], dim=-1)
     if features > FEW:
         drawn = torch.randn(AT_RANDOM, features, generator=generator, **options)
         return torch.cat([drawn, drawn.sign(), _quasi_random(AT_RANDOM, features, like)])
-    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0], **options)] * features)
-    return torch.cat([corners[corners.any(-1)], _quasi_random(QUASI_RANDOM, features, like)])
+    axes = torch.eye(features, **options)
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], **options)] * features)
+    return torch.cat([axes, -axes, corners, _quasi_random(SPHERE[turn], features, like)])
 
 
 def _quasi_random(count: int, features: int, like: Tensor) -> Tensor:
