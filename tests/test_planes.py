@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from boxes import boxes, points
-from popqorn.relax.minimum import GateBox, lowest_point, offset
+from popqorn.relax.minimum import GateBox, least_value, lowest_point, offset
 from popqorn.relax.planes import envelope_slopes, planes
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.relax.weak import gate_constants, gate_lines
@@ -146,6 +146,27 @@ def test_stopping_early_stays_sound(kind: GateKind) -> None:
         c = offset(box, a, b)
         x, y = points(v, 512, seed=1), points(z, 512, seed=2)
         assert (a * x + b * y + c <= gate(kind, x, y)).all()
+
+
+def test_the_minimum_is_bounded_after_any_number_of_newton_steps() -> None:
+    """Inside the box the point of an unfinished iteration is not the minimum: what it may be short of is taken off."""
+    generator = torch.Generator().manual_seed(7)
+    wide = torch.full((4000,), 6.0, dtype=torch.float64)
+    box = GateBox.of(GateKind.TANH, Interval(-wide, wide), Interval(-wide, wide / 6))
+    a = -(10 ** (-4 + 3 * torch.rand(4000, generator=generator, dtype=torch.float64)))
+    b = torch.rand(4000, generator=generator, dtype=torch.float64)
+    exact = lowest_point(box, a, b, newton_steps=60).value
+    v = torch.linspace(-6, 6, 1201, dtype=torch.float64)[:, None]
+    z = torch.linspace(-6, 1, 701, dtype=torch.float64)[:, None]
+    for chosen in torch.arange(0, 4000, 100).tolist():  # the reference is itself the minimum
+        on_grid = gate(GateKind.TANH, v, z.T) - a[chosen] * v - b[chosen] * z.T
+        assert exact[chosen] <= on_grid.min() + 1e-12
+    short = []
+    for steps in (1, 2, 3, 4):
+        early = least_value(box, a, b, newton_steps=steps)
+        assert (early <= exact + 1e-12).all(), steps
+        short.append(float((exact - early).max()))
+    assert short[0] > 1e-3 > short[3], short
 
 
 @both_gates

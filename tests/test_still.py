@@ -46,6 +46,26 @@ def test_bounds_do_not_depend_on_knowing_what_stands_still(kind: str, method: st
     assert len(knowing.relaxations) < len(plain.relaxations) or kind == "both ways" or 0 in moving
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 4, 7])
+@pytest.mark.parametrize("masks", [[(0,), (0,)], [(1, 3), (3,)], [(4,), (2,)]])
+def test_chunks_take_the_values_of_their_own_samples(chunk_rows: int, masks: list[tuple[int, ...]]) -> None:
+    """Values of still frames are the sample's own, whichever chunk it is in, and whatever the other samples may do."""
+    for kind in ("gru", "both ways"):
+        tape = tape_of(MODELS[kind]().eval(), FRAMES, dtype=torch.float64, device=torch.device("cpu"))
+        center = 3 * torch.randn(6, FRAMES, FEATURES, dtype=torch.float64)
+        moving = torch.zeros(6, FRAMES, dtype=torch.bool)
+        for sample in range(6):
+            moving[sample, list(masks[sample % 2])] = True
+        rows = torch.randn(6, 5, CLASSES, dtype=torch.float64)
+        allowed = around(center, torch.linspace(0.01, 0.5, 6, dtype=torch.float64), popqorn.Ball(2, frames=moving))
+        assert allowed.still
+        whole = relax(tape, allowed, METHODS["planes"], chunk_rows).lower(rows)
+        for sample in range(6):
+            index = torch.tensor([sample])
+            alone = relax(tape, allowed.select(index), METHODS["planes"]).lower(rows[index])
+            torch.testing.assert_close(whole[index], alone, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "both ways"])
 def test_sensitivity_is_what_certify_finds_for_each_frame(kind: str) -> None:
     model = decided_by_single_frames(kind)
