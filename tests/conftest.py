@@ -42,9 +42,11 @@ _CHECKED: set[object] = set()
 
 @pytest.fixture(autouse=True)
 def _shapes_checked(request: pytest.FixtureRequest) -> None:
-    """Every call of the first case of every test is checked; the other cases run at full speed."""
-    test = request.function
-    jaxtyping.config.update("jaxtyping_disable", test in _CHECKED)
+    """In modules marked `shapes`, which between them call everything, every call of the first case of every test is checked; all
+    else runs at full speed.
+    """
+    test, marked = request.function, request.node.get_closest_marker("shapes") is not None
+    jaxtyping.config.update("jaxtyping_disable", not marked or test in _CHECKED)
     _CHECKED.add(test)
 
 

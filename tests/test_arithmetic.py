@@ -54,7 +54,7 @@ def cancelling(place: str, weights: tuple[float, ...]) -> popqorn.SequenceClassi
 @each_dtype
 @pytest.mark.parametrize("method", ["planes", "interval"])
 @pytest.mark.parametrize("place", ["inputs", "state", "head"])
-@pytest.mark.parametrize("frames", [None, [0], [1]])
+@pytest.mark.parametrize("frames", [None, [1]])
 def test_weights_that_cancel_prove_nothing_false(dtype: torch.dtype, method: str, place: str, frames: list[int] | None) -> None:
     """2^54 - 1 - 2^54 + 1/2 is -1/2, whatever is rounded away on the way to it."""
     for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):

@@ -16,7 +16,9 @@ from popqorn.regions.region import AllowedSet
 from popqorn.relax.methods import METHODS
 from popqorn.task import Question, Task
 
-COMBINATIONS = int(os.environ.get("POPQORN_COMBINATIONS", "60"))  # 500 in CI
+pytestmark = pytest.mark.shapes
+
+COMBINATIONS = int(os.environ.get("POPQORN_COMBINATIONS", "40"))  # 500 in CI
 EACH = 10
 BATCH, FEATURES = 2, 2
 SIZES = (1e-9, 3e-3, 0.03, 0.1, 0.3, 1.0)

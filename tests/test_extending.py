@@ -12,6 +12,8 @@ from torch import Tensor
 import questions
 import test_questions
 
+pytestmark = pytest.mark.shapes
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
 

@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import pack_sequence, pad_sequence
 import popqorn
 from questions import network
 
+pytestmark = pytest.mark.shapes
+
 LENGTHS = (3, 1, 4, 3)
 
 

@@ -11,6 +11,8 @@ from popqorn.relax.relaxation import Interval
 from popqorn.tape import activations
 from popqorn.tape.activations import Activation, Sigmoidal, Smooth
 
+pytestmark = pytest.mark.shapes
+
 ACTIVATIONS = [
     activations.TANH,
     activations.SIGMOID,

@@ -15,6 +15,8 @@ from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.relax.weak import gate_constants, gate_lines
 from popqorn.tape.ops import GateKind
 
+pytestmark = pytest.mark.shapes
+
 RELAXATIONS = {"planes": planes, "lines": gate_lines, "constants": gate_constants}
 both_gates = pytest.mark.parametrize("kind", list(GateKind), ids=["identity", "tanh"])
 

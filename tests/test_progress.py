@@ -105,8 +105,8 @@ def test_a_stopped_attack_keeps_what_it_found() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(methods, "cw", stopped)
         found = popqorn.attack(model, inputs(), method="best")
-    alone = popqorn.attack(model, inputs(), method="fgsm")
-    torch.testing.assert_close(found.radius, alone.radius)
+    alone = torch.minimum(*(popqorn.attack(model, inputs(), method=method).radius for method in ("scan", "fgsm")))
+    torch.testing.assert_close(found.radius, alone)
     assert found.success.any()
 
 

@@ -13,6 +13,8 @@ from popqorn.sequences import Sequences
 from popqorn.specs.spec import Spec
 from questions import BATCH, REGIONS, SPECS, inputs, network
 
+pytestmark = pytest.mark.shapes
+
 each_region = pytest.mark.parametrize("region", REGIONS)
 each_spec = pytest.mark.parametrize("spec", SPECS)
 SAMPLES = 300

@@ -18,6 +18,8 @@ from popqorn.regions import clip
 from popqorn.regions.region import AllowedSet
 from sets import around
 
+pytestmark = pytest.mark.shapes
+
 BATCH, FRAMES, FEATURES = 3, 3, 4
 NORMS = (1.0, 1.5, 2.0, 3.0, math.inf)
 

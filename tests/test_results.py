@@ -17,6 +17,8 @@ import popqorn
 from popqorn import Certificate, Status, bundled
 from popqorn import result as results
 
+pytestmark = pytest.mark.shapes
+
 
 @pytest.fixture(scope="module")
 def certificate() -> Certificate:

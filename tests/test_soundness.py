@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import popqorn
 
-FRAMES, FEATURES, HIDDEN, CLASSES, BATCH = 4, 5, 6, 4, 6
+FRAMES, FEATURES, HIDDEN, CLASSES, BATCH = 3, 4, 5, 3, 5
 NORMS = (1.0, 1.5, 2.0, 3.0, math.inf)
 MODELS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "rnn": (nn.RNN, {}),

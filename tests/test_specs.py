@@ -12,6 +12,8 @@ from popqorn.regions.geometry import dual
 from questions import network
 from test_attacks import linear_network
 
+pytestmark = pytest.mark.shapes
+
 NORMS = (1.0, 2.0, 3.0, math.inf)
 STEPS = 3
 

@@ -18,6 +18,8 @@ from popqorn.tape.ops import Affine, Concat, Constant, Gate, Input, Maximum, Sca
 from popqorn.tape.tape import TapeWriter
 from sets import around
 
+pytestmark = pytest.mark.shapes
+
 FRAMES, FEATURES, HIDDEN, CLASSES = 3, 5, 4, 3
 OPERATIONS = {Input, Constant, Affine, Scale, Sum, Slice, Concat, Unary, Gate, Maximum}
 

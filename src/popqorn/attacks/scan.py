@@ -16,7 +16,7 @@ CIRCLE = 90, 720  # directions of the first pass and of the second
 SPHERE = 128, 1024
 AT_RANDOM = 32  # of each kind, where many features move
 NEAREST = 0.05  # times the first-order radius
-GROWTH, SMALL_GROWTH = 1.15, 1.08
+GREAT_GROWTH, GROWTH, SMALL_GROWTH = 1.5, 1.15, 1.08  # of sizes: where many features move, in the first pass, in the second
 BACK = 3.0  # how far below the first pass's success the second one starts
 KEPT = 8  # successes of a size that are pulled in
 ROWS = 4096  # sequences at once
@@ -31,8 +31,9 @@ def few_move(task: Task) -> bool:
 def scan(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
     """Directions at ever larger sizes until one succeeds; where few features move, once more: closer, and in many more."""
     furthest = torch.minimum(FAR * linear.amin(-1), task.allowed.greatest)
-    _ascend(task, found, _moves(task, 0, generator), NEAREST * linear.amin(-1), furthest, GROWTH)
-    if few_move(task):
+    few = few_move(task)
+    _ascend(task, found, _moves(task, 0, generator), NEAREST * linear.amin(-1), furthest, GROWTH if few else GREAT_GROWTH)
+    if few:
         reached = torch.minimum(found.radius, furthest)
         _ascend(task, found, _moves(task, 1, generator), reached / BACK, reached, SMALL_GROWTH)
 
