@@ -285,9 +285,9 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "bare rnn": (lambda: popqorn.certify(nn.LSTM(4, 3), GOOD), TypeError, "model is a LSTM.*add its head"),
     "unreadable head": (
-        lambda: popqorn.certify(model(head=nn.Softmax(-1)), GOOD),
+        lambda: popqorn.certify(model(head=nn.PReLU()), GOOD),
         TypeError,
-        "head: cannot read a Softmax.*register_activation",
+        "head: cannot read a PReLU.*register_activation",
     ),
     "head with its own forward": (
         lambda: popqorn.certify(model(head=Residual(nn.Linear(5, 5))), GOOD),
@@ -309,6 +309,41 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "model has 1 output.*popqorn.Tolerance.*popqorn.bounds",
     ),
+    "softmax": (
+        lambda: popqorn.certify(model(head=nn.Sequential(nn.Linear(5, 3), nn.Softmax(-1))), GOOD),
+        TypeError,
+        "head: cannot read a Softmax; leave it out",
+    ),
+    "batch norm": (
+        lambda: popqorn.certify(model(head=nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))), GOOD),
+        TypeError,
+        "BatchNorm1d, which is not elementwise.*fold it",
+    ),
+    "layer norm": (
+        lambda: popqorn.certify(model(head=nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3))), GOOD),
+        TypeError,
+        "LayerNorm, which is not elementwise",
+    ),
+    "quantised rnn": (
+        lambda: popqorn.SequenceClassifier(torch.ao.nn.quantized.dynamic.LSTM(4, 5), nn.Linear(5, 3)),
+        TypeError,
+        "rnn is a torch.ao.nn.quantized.*LSTM; its weights are quantised",
+    ),
+    "token ids": (
+        lambda: popqorn.certify(model(), torch.randint(9, (2, 3))),
+        ValueError,
+        r"look like token ids: pass the vectors of the words, table\[tokens\]",
+    ),
+    "string labels": (
+        lambda: popqorn.certify(model(), GOOD, labels=["cat"] * len(GOOD)),
+        ValueError,
+        "labels cannot be made a tensor \\(it holds text\\)",
+    ),
+    "ragged scale": (
+        lambda: popqorn.certify(model(), GOOD, scale=[[1.0], [1.0, 2.0]]),
+        ValueError,
+        "scale: its rows have different lengths",
+    ),
     "foreign rnn": (lambda: popqorn.SequenceClassifier(nn.LSTMCell(4, 5), nn.Linear(5, 3)), TypeError, "rnn is a LSTMCell"),
     "pooling": (lambda: popqorn.SequenceClassifier(nn.GRU(4, 5), nn.Linear(5, 3), "sum"), ValueError, "pooling is 'sum'.*'mean'"),
     "initial state": (
@@ -324,6 +359,29 @@ def test_bad_input_is_named(case: str) -> None:
     call, error, message = CASES[case]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_wrapped_modules_are_unwrapped() -> None:
+    plain = model()
+    radius = popqorn.certify(plain, GOOD).radius
+    for wrapped in (nn.DataParallel(plain), torch.compile(plain)):
+        assert torch.equal(popqorn.certify(wrapped, GOOD).radius, radius)
+
+
+def test_parametrised_weights_are_read() -> None:
+    plain = model()
+    nn.utils.parametrizations.weight_norm(plain.head, "weight")
+    assert (popqorn.certify(plain, GOOD).radius > 0).any()
+    nn.utils.parametrize.register_parametrization(plain.rnn, "weight_hh_l0", nn.Identity())
+    assert set(popqorn.verify(plain, GOOD, 0.0).status) <= {popqorn.Status.CERTIFIED, popqorn.Status.DIFFERS}
+
+
+def test_norms_have_names() -> None:
+    from popqorn.reading import read_norm
+
+    assert [read_norm(norm) for norm in ("l1", "L2", "linf", "l_2", "inf")] == [1.0, 2.0, float("inf"), 2.0, float("inf")]
+    with pytest.raises(ValueError, match="norm is True"):
+        read_norm(True)
 
 
 def test_norm_must_be_a_number() -> None:

@@ -118,10 +118,45 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
     assert len(rows) == 1
     partly = runner.invoke(app, ["report", str(tmp_path / "ecg-quick")])
     assert partly.exit_code == 0, "a report of what is done so far"
+    page = (tmp_path / "ecg-quick" / "index.html").read_text()
+    assert "Missing: 1 rows of frames (samples" in page, "and it says what is not"
     assert run("ecg", toys, tmp_path).exit_code == 0
+    assert "Missing" not in (tmp_path / "ecg-quick" / "index.html").read_text()
     finished = Store.read(tmp_path / "ecg-quick").rows("frames")
     assert finished[:1] == rows
     assert len(finished) == 2
+
+
+def test_training_that_was_stopped_goes_on_to_the_same_network(tmp_path: Path) -> None:
+    inputs, labels = torch.randn(40, 3, 2), torch.randint(2, (40,))
+    recipe, architecture = Recipe(epochs=4, batch=10), Architecture("rnn", 2, 3, 2)
+    torch.manual_seed(0)
+    whole = train(architecture.build(), inputs, labels, recipe)
+
+    def stop(done: int, total: int) -> None:
+        if done == 10:
+            raise KeyboardInterrupt
+
+    torch.manual_seed(0)
+    kept = tmp_path / "network.epochs"
+    with pytest.raises(KeyboardInterrupt):
+        train(architecture.build(), inputs, labels, recipe, stop, kept)
+    counted: list[int] = []
+    torch.manual_seed(0)
+    again = train(architecture.build(), inputs, labels, recipe, lambda done, total: counted.append(done), kept)
+    assert counted == list(range(9, 17)), "two epochs were kept"
+    assert not kept.exists()
+    for one, other in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    kept.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="delete it to begin anew"):
+        train(architecture.build(), inputs, labels, recipe, kept=kept)
+
+
+def test_a_log_file_is_told_as_it_goes(toys: Path, tmp_path: Path, small: None) -> None:
+    output = run("ecg", toys, tmp_path).output
+    assert re.search(r"training \S+: 50 %", output)
+    assert "radius of every frame: 100 %" in output
 
 
 def test_results_of_other_settings_are_left_alone(toys: Path, tmp_path: Path, small: None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from popqorn._typing import Float
+from popqorn._typing import Bool, Float
 from popqorn.api import certify
 from popqorn.attacks.run import AttackResult, attack
 from popqorn.certificate import Certificate
@@ -34,6 +34,11 @@ class Bracket:
     @property
     def estimate(self) -> Float[Tensor, " batch"]:
         return torch.full_like(self.lower, torch.nan) if self.clever is None else self.clever.score
+
+    @property
+    def refuted(self) -> Bool[Tensor, " batch"]:
+        """Where the estimate lies below what is proven, or above what was broken: it is wrong there, and known to be."""
+        return (self.estimate < self.lower) | (self.estimate > self.upper)
 
     @property
     def upper(self) -> Float[Tensor, " batch"]:
@@ -74,7 +79,8 @@ class Bracket:
                 lines.append(f"{sample:6} {status}")
             else:
                 low, middle, high, ratio = (float(column[sample]) for column in columns)
-                lines.append(f"{sample:6} {low:10.5g} {middle:10.5g} {high:10.5g} {ratio:16.3g}")
+                mark = "  CLEVER refuted" if bool(self.refuted[sample]) else ""
+                lines.append(f"{sample:6} {low:10.5g} {middle:10.5g} {high:10.5g} {ratio:16.3g}{mark}")
         right = torch.tensor([status not in _WRONG for status in self.certificate.status], device="cpu")
         if right.any():
             low, middle, high, ratio = (float(column.cpu()[right].mean()) for column in columns)

@@ -21,10 +21,14 @@ def read_tensor(value: Any, name: str) -> Tensor:
         if isinstance(value, Sequence) and value and isinstance(value[0], Tensor):
             return torch.stack(list(value))
         array = np.array(value)
+        if array.dtype.kind in "US":
+            raise TypeError("it holds text")
         if array.dtype.kind not in "biufc":
             raise TypeError(f"it holds {array.dtype.name}")
         return torch.from_numpy(array)
     except (TypeError, ValueError, RuntimeError) as error:
+        if "inhomogeneous" in str(error) or "stack expects each tensor" in str(error):
+            raise ValueError(f"{name}: its rows have different lengths; pass one tensor, padded if need be") from None
         raise ValueError(f"{name} cannot be made a tensor ({error}); pass a torch tensor, a numpy array or numbers") from None
 
 
@@ -39,9 +43,9 @@ def read_norm(norm: Any) -> float:
     try:
         if isinstance(norm, bool):
             raise TypeError
-        value = float(norm)
+        value = float(norm.lower().removeprefix("l").removeprefix("_") if isinstance(norm, str) else norm)
     except (TypeError, ValueError):
-        raise ValueError(f"norm is {norm!r}; pass a number >= 1 or float('inf')") from None
+        raise ValueError(f"norm is {norm!r}; pass a number >= 1, float('inf'), or 'l1', 'l2', 'linf'") from None
     if not value >= 1:
         raise ValueError(f"norm is {norm!r}; l_p is a norm only for p >= 1: pass a number >= 1 or float('inf')")
     return value

@@ -42,6 +42,8 @@ def read_sequences(inputs: Any, lengths: Any, features: int, dtype: torch.dtype)
     shape = tuple(padded.shape)
     if padded.dim() != 3:
         remedy = "add the batch axis with inputs[None]" if padded.dim() == 2 else "reshape them"
+        if padded.dim() in (1, 2) and not padded.is_floating_point():
+            remedy = "they look like token ids: pass the vectors of the words, table[tokens]"
         raise ValueError(f"inputs have shape {shape}; they must be [batch, frames, features], {remedy}")
     if 0 in shape:
         raise ValueError(f"inputs have shape {shape}; there must be at least one sample, one frame and one feature")

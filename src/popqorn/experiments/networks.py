@@ -73,10 +73,11 @@ def trained(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = architecture.build()
+        setup.networks.mkdir(parents=True, exist_ok=True)
+        kept = path.with_suffix(".epochs")
         with setup.track(f"training {name}", recipe.epochs) as at:
-            train(model, training.inputs, training.labels, recipe, lambda done, total: at(recipe.epochs * done / total))
+            train(model, training.inputs, training.labels, recipe, lambda done, total: at(recipe.epochs * done / total), kept)
     measured = accuracy(model, test.inputs, test.labels)
-    setup.networks.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     save_file(model.state_dict(), unfinished, metadata={"test_accuracy": repr(measured)})
     unfinished.replace(path)

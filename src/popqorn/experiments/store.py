@@ -1,13 +1,14 @@
 """Results on disk: one JSON line per sample, written as soon as it is known, so that a run can stop anywhere and go on later."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
 ABOUT = "about.json"
+PLAN = "plan"  # a table like the others
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,16 @@ class Store:
         """Add a row, unless it is there already."""
         if row not in self.rows(table):
             self.append(table, [row])
+
+    def plan(self, table: str, samples: Sequence[int], groups: Sequence[Row]) -> None:
+        """Say what the table will hold when it is done: every sample, in every group."""
+        self.note(PLAN, {"table": table, "samples": list(samples), "groups": list(groups)})
+
+    def missing(self) -> list[tuple[str, Row, list[int]]]:
+        """What was planned and is not there, as of a run that was stopped: table, group, samples."""
+        planned = ((plan["table"], group, plan["samples"]) for plan in self.rows(PLAN) for group in plan["groups"])
+        absent = [(table, group, self.todo(table, samples, **group)) for table, group, samples in planned]
+        return [(table, group, samples) for table, group, samples in absent if samples]
 
     def todo(self, table: str, samples: Iterable[int], **of: Any) -> list[int]:
         """Which of the samples are not in the table yet, among the rows with the given values."""

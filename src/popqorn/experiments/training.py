@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +38,20 @@ def train(
     labels: Int[Tensor, " samples"],
     recipe: Recipe,
     on_batch: Callable[[int, int], None] | None = None,
+    kept: Path | None = None,
 ) -> SequenceClassifier:
-    """Fit `model`; repeatable for a seeded generator. `on_batch(done, total)` is told of every batch."""
+    """Fit `model`; repeatable for a seeded generator. `on_batch(done, total)` is told of every batch.
+
+    What every epoch ends with is kept in the file `kept`, and training goes on from there, to the same network.
+    """
     model.train()
     optimiser = recipe.optimiser(model)
     total = recipe.epochs * len(batches(inputs, recipe.batch))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, total)
-    done = 0
-    for _ in range(recipe.epochs):
+    parts: dict[str, Any] = {"model": model, "optimiser": optimiser, "schedule": schedule}
+    first = _resume(kept, parts) if kept is not None and kept.exists() else 0
+    done = first * (total // recipe.epochs)
+    for epoch in range(first, recipe.epochs):
         for index in batches(inputs, recipe.batch):
             loss = nn.functional.cross_entropy(model(stacked(inputs, index)), labels[index])
             optimiser.zero_grad()
@@ -54,7 +62,30 @@ def train(
             done += 1
             if on_batch is not None:
                 on_batch(done, total)
+        if kept is not None:
+            _keep(kept, parts, epoch + 1)
+    if kept is not None:
+        kept.unlink()
     return model.eval()
+
+
+def _keep(path: Path, parts: dict[str, Any], epochs: int) -> None:
+    state = {name: part.state_dict() for name, part in parts.items()}
+    unfinished = path.with_suffix(".part")
+    torch.save({**state, "epochs": epochs, "chance": torch.get_rng_state()}, unfinished)
+    unfinished.replace(path)
+
+
+def _resume(path: Path, parts: dict[str, Any]) -> int:
+    """Put everything back as the last epoch left it; how many epochs are done."""
+    try:
+        state = torch.load(path, weights_only=True)
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        torch.set_rng_state(state["chance"])
+        return int(state["epochs"])
+    except Exception as error:  # torch lets through whatever a file of something else makes it run into
+        raise ValueError(f"{str(path)!r} does not hold an unfinished training ({error}); delete it to begin anew") from error
 
 
 def batches(inputs: Sequences, size: int) -> list[Int[Tensor, " batch"]]:

@@ -27,6 +27,7 @@ def fill(
     A group is what all its rows have in common (a norm, a method). `measure(group, some)` returns one row for each of `some`
     samples; sample and group are added here. `cost` weighs the samples for the time left.
     """
+    store.plan(table, samples, groups)
     todo = [(group, store.todo(table, samples, **group)) for group in groups]
     total = len(groups) * sum(map(cost, samples))
     done = total - sum(cost(sample) for _, missing in todo for sample in missing)

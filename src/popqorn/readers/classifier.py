@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from popqorn.readers.heads import write_head
-from popqorn.readers.recurrent import unroll
+from popqorn.readers.recurrent import cell_kind, unroll
 from popqorn.tape.tape import Tape, TapeWriter
 
 POOLINGS = ("last", "mean", "max", "final", None)
@@ -31,8 +31,8 @@ class SequenceClassifier(nn.Module):
         initial_state: Tensor | tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        if type(rnn) not in (nn.RNN, nn.LSTM, nn.GRU):
-            raise TypeError(f"rnn is a {_type_name(rnn)}; pass an nn.RNN, nn.LSTM or nn.GRU")
+        if cell_kind(rnn) is None:
+            raise TypeError(f"rnn is a {_type_name(rnn)}; {_rnn_remedy(rnn)}")
         assert isinstance(rnn, nn.RNN | nn.LSTM | nn.GRU)
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; pass one of {', '.join(map(repr, POOLINGS))}")
@@ -96,6 +96,8 @@ def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, devic
 @torch.no_grad()
 def read_model(model: object) -> SequenceClassifier:
     """The model as given, if it can be read; every refusal says what to do."""
+    while isinstance(inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None), nn.Module):
+        model = inner  # compiled, or spread over devices
     kind = type(model).__name__
     if not isinstance(model, SequenceClassifier):
         remedy = "wrap your network as popqorn.SequenceClassifier(rnn, head)"
@@ -128,7 +130,17 @@ def outputs_of(model: SequenceClassifier, inputs: Tensor) -> Tensor:
 
 
 def _type_name(value: object) -> str:
-    return type(value).__name__
+    """The name of a type, with its module where it is not torch's type of that name."""
+    kind = type(value)
+    return kind.__name__ if getattr(nn, kind.__name__, kind) is kind else f"{kind.__module__}.{kind.__name__}"
+
+
+def _rnn_remedy(rnn: object) -> str:
+    if "quantized" in type(rnn).__module__:
+        return "its weights are quantised; pass the nn.LSTM or nn.GRU it was made from"
+    if isinstance(rnn, nn.RNNBase):
+        return "a subclass may compute anything; pass an nn.RNN, nn.LSTM or nn.GRU"
+    return "pass an nn.RNN, nn.LSTM or nn.GRU"
 
 
 def _check_initial_state(rnn: nn.RNN | nn.LSTM | nn.GRU, given: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Tensor, ...]:

@@ -10,6 +10,8 @@ from popqorn.tape.activations import Activation
 from popqorn.tape.tape import TapeWriter
 
 Reader = Callable[[Any], Activation | None]
+_SOFTMAX = (nn.Softmax, nn.LogSoftmax)
+_MIXING = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 _READERS: dict[type[nn.Module], Reader] = {
     nn.ReLU: lambda module: activations.RELU,
     nn.LeakyReLU: lambda module: activations.leaky_relu(module.negative_slope),
@@ -55,11 +57,20 @@ def write_head(writer: TapeWriter, head: nn.Module, position: int) -> int:
                 f"make its in_features {writer.width(position)}"
             )
         return writer.affine([(position, head.weight)], head.bias)
+    if isinstance(head, _SOFTMAX):
+        raise TypeError(
+            f"head: cannot read a {type(head).__name__}; leave it out, as it changes no decision: certify the logits before it"
+        )
+    if isinstance(head, _MIXING):
+        raise TypeError(
+            f"head: cannot read a {type(head).__name__}, which is not elementwise; in eval mode a BatchNorm1d is a Linear layer: "
+            "fold it into the one before, and leave other normalisations out"
+        )
     if type(head) not in _READERS:
         known = ", ".join(sorted(kind.__name__ for kind in _READERS))
         raise TypeError(
             f"head: cannot read a {type(head).__name__}; use Linear, Sequential, {known}, "
-            "or teach it with popqorn.register_activation"
+            "or, if it is elementwise, teach it with popqorn.register_activation"
         )
     activation = _READERS[type(head)](head)
     return position if activation is None else writer.unary(position, activation)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from popqorn.tape.activations import RELU, TANH
 from popqorn.tape.ops import GateKind
@@ -18,7 +19,9 @@ def unroll(writer: TapeWriter, rnn: nn.RNNBase, frames: Sequence[int], initial: 
 
     `initial` holds one tensor `[layers * directions, size]` per state: `(h,)`, or `(h, c)` for an LSTM.
     """
-    cell = _CELLS[type(rnn)]
+    kind = cell_kind(rnn)
+    assert kind is not None
+    cell = _CELLS[kind]
     directions = 2 if rnn.bidirectional else 1
     below = list(frames)
     outputs: list[list[int]] = []
@@ -31,6 +34,14 @@ def unroll(writer: TapeWriter, rnn: nn.RNNBase, frames: Sequence[int], initial: 
         outputs = [list(step) for step in zip(*runs, strict=True)]
         below = [writer.concat(*step) if len(step) > 1 else step[0] for step in outputs]
     return outputs
+
+
+def cell_kind(rnn: object) -> type | None:
+    """`nn.RNN`, `nn.LSTM` or `nn.GRU`, also if its weights are parametrised; None for what is none of them."""
+    kind = type(rnn)
+    if isinstance(rnn, nn.Module) and is_parametrized(rnn):
+        kind = kind.__bases__[0]
+    return kind if kind in _CELLS else None
 
 
 def _run(

@@ -1,11 +1,13 @@
 """From results to their report: which experiment they are of decides."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from popqorn.experiments.store import Store
+from popqorn.experiments.store import Row, Store
 from popqorn.report import mnist, relaxations, signals, strokes, words
 from popqorn.report.page import Report
 
+MOST_NAMED = 10
 REPORTS: dict[str, Callable[[Store], Report]] = {
     "mnist": mnist.report,
     "relaxations": relaxations.report,
@@ -21,4 +23,15 @@ def report_of(store: Store) -> Report:
     name = store.about["experiment"]
     if name not in REPORTS:
         raise ValueError(f"{str(store.folder)!r} holds results of {name!r}; reports exist for {', '.join(REPORTS)}")
-    return REPORTS[name](store)
+    report = REPORTS[name](store)
+    missing = [_told(*one) for one in store.missing()]
+    if not missing:
+        return report
+    notice = "This run was stopped before it was done. Missing: " + "; ".join(missing) + ". The same command goes on from there."
+    return replace(report, lead=f"{notice} {report.lead}")
+
+
+def _told(table: str, group: Row, samples: list[int]) -> str:
+    shown = ", ".join(map(str, samples[:MOST_NAMED])) + (", ..." if len(samples) > MOST_NAMED else "")
+    of = "".join(f", {name} {value}" for name, value in group.items())
+    return f"{len(samples)} rows of {table}{of} (samples {shown})"

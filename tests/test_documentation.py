@@ -1,0 +1,94 @@
+"""What the guide, the README and the docstrings show runs as it stands."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import popqorn
+from popqorn.tape import activations
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def small(features: int) -> popqorn.SequenceClassifier:
+    """In place of the large networks that the pages speak of."""
+    torch.manual_seed(0)
+    model = popqorn.SequenceClassifier(nn.RNN(features, 4, batch_first=True), nn.Linear(4, 3)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    return model
+
+
+def names(features: int = 5) -> dict[str, Any]:
+    """Everything that examples take for given."""
+    model, inputs = small(features), torch.rand(2, 3, features)
+    glove, tokens = torch.rand(9, features), torch.randint(9, (2, 3))
+    return {
+        "__name__": "example",
+        "torch": torch,
+        "nn": nn,
+        "popqorn": popqorn,
+        "activations": activations,
+        "model": model,
+        "rnn": model.rnn,
+        "head": model.head,
+        "my_lstm": nn.LSTM(features, 4),
+        "my_linear_head": nn.Linear(4, 3),
+        **dict.fromkeys(("inputs", "digits", "images", "recordings", "readings"), inputs),
+        "labels": model(inputs).argmax(-1),
+        "lower": inputs - 0.1,
+        "upper": inputs + 0.1,
+        "drift": 0.1,
+        "glove": glove,
+        "tokens": tokens,
+        "synonyms": {word: [(word + 1) % 9] for word in range(9)},
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = names()
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), given)
+        given["model"] = small(5)
+
+
+def documented() -> list[tuple[str, str]]:
+    found = []
+    for info in pkgutil.walk_packages(popqorn.__path__, "popqorn."):
+        module = importlib.import_module(info.name)
+        things = [("", module), *((name, thing) for name, thing in vars(module).items() if not isinstance(thing, ModuleType))]
+        found += [
+            (f"{info.name} {name}".strip(), thing.__doc__)
+            for name, thing in things
+            if getattr(thing, "__module__", info.name) == info.name and isinstance(thing.__doc__, str) and ">>>" in thing.__doc__
+        ]
+    return [("popqorn", popqorn.__doc__ or ""), *found]
+
+
+def test_there_are_examples() -> None:
+    assert len(documented()) > 15
+
+
+@pytest.mark.parametrize(("where", "text"), documented(), ids=lambda value: value if len(value) < 60 else "")
+def test_examples_in_docstrings_run(where: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(where.split()[0])
+    given = {**vars(module), **names()}
+    for example in doctest.DocTestParser().get_examples(text):
+        source = example.source.rstrip("\n")
+        if not example.want:
+            exec(compile(source, where, "exec"), given)
+        else:
+            assert repr(eval(compile(source, where, "eval"), given)) == example.want.strip()
