@@ -57,6 +57,8 @@ def names(features: int = 5) -> dict[str, Any]:
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("popqorn.attacks.pgd.ROUNDS", 2)
+    monkeypatch.setattr("popqorn.attacks.cw.STEPS", 10)
     given = names()
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
