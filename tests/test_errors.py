@@ -376,6 +376,15 @@ def test_parametrised_weights_are_read() -> None:
     assert set(popqorn.verify(plain, GOOD, 0.0).status) <= {popqorn.Status.CERTIFIED, popqorn.Status.DIFFERS}
 
 
+def test_float32_must_be_float32() -> None:
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with pytest.raises(ValueError, match="set_float32_matmul_precision"):
+            popqorn.certify(model(), GOOD, dtype=torch.float32)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_norms_have_names() -> None:
     from popqorn.reading import read_norm
 

@@ -131,6 +131,26 @@ def test_thin_boxes_keep_their_curvature(kind: GateKind) -> None:
 
 
 @both_gates
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_boxes_as_large_as_numbers_go(kind: GateKind, dtype: torch.dtype) -> None:
+    ends = [side * size for size in torch.tensor([1e-30, 1.0, 1e15, 1e30]) for side in (-1.0, 1.0)]
+    ends += [side * share * torch.finfo(dtype).max for share in (1e-10, 0.3, 1.0) for side in (-1.0, 1.0)]
+    points = torch.tensor(sorted(map(float, ends)), dtype=dtype)
+    pairs = torch.combinations(points, 2, with_replacement=True)
+    v, z = (part.flatten(0, 1) for part in torch.broadcast_tensors(pairs[:, None], pairs[None]))
+    box_v, box_z = Interval(v[:, 0], v[:, 1]), Interval(z[:, 0], z[:, 1])
+    found = planes(kind, box_v, box_z)
+    for share in (0.0, 0.25, 0.5, 1.0):
+        for other in (0.0, 0.5, 0.75, 1.0):
+            x, y = (1 - share) * v[:, 0] + share * v[:, 1], (1 - other) * z[:, 0] + other * z[:, 1]
+            value = gate(kind, x, y).double()
+            for side, below in ((found.lower, 1.0), (found.upper, -1.0)):
+                a, b, c = (part.double() for part in (*side.slopes, side.offset))
+                plane = a * x.double() + b * y.double() + c
+                assert not (below * plane > below * value + 1e-6 * (c.abs() + value.abs()) * (dtype == torch.float32)).any()
+
+
+@both_gates
 def test_zero_width_planes_meet_the_gate(kind: GateKind) -> None:
     v = torch.tensor([-800.0, -2.0, 0.0, 0.1, 800.0], dtype=torch.float64)
     z = torch.tensor([3.0, -1.0, 0.0, 1e-12, -900.0], dtype=torch.float64)

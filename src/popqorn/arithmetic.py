@@ -34,6 +34,11 @@ def tiny(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).tiny
 
 
+def large(dtype: torch.dtype) -> float:
+    """Beyond this, products may overflow."""
+    return float(torch.finfo(dtype).max ** 0.5)
+
+
 def narrow(dtype: torch.dtype) -> float:
     """The width below which a chord says less of a slope than the derivative: its rounding is of the order of the curvature."""
     return float(torch.finfo(dtype).eps ** 0.5)

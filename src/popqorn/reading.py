@@ -36,6 +36,11 @@ def read_dtype(dtype: object) -> torch.dtype:
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype is {dtype}; pass torch.float64 (the default) or torch.float32")
     assert isinstance(dtype, torch.dtype)
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        raise ValueError(
+            f"dtype is float32, but torch multiplies matrices with {torch.get_float32_matmul_precision()!r} precision, which "
+            "proves nothing; call torch.set_float32_matmul_precision('highest')"
+        )
     return dtype
 
 
