@@ -129,6 +129,32 @@ def test_a_gate_knows_how_little_is_known_of_a_still_frame(dtype: torch.dtype) -
 
 
 @each_dtype
+@pytest.mark.parametrize("frames", [None, [1]])
+def test_what_follows_from_an_initial_state_is_rounded_too(dtype: torch.dtype, frames: list[int] | None) -> None:
+    """The state's part of a GRU's candidate is a constant: nothing moves in it, and it is computed all the same."""
+    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+        gru = nn.GRU(2, 4)
+        model = popqorn.SequenceClassifier(gru, nn.Linear(4, 2), initial_state=torch.ones(1, 4, dtype=torch.float64)).double()
+        with torch.no_grad():
+            for parameter in gru.parameters():
+                parameter.zero_()
+            gru.weight_hh_l0[8] = torch.tensor(order, dtype=torch.float64)
+        inputs = torch.ones(1, 2, 2, dtype=torch.float64)
+        sides = popqorn.bounds(model, inputs, 0.0, frames=frames, dtype=dtype)
+        for low, value, high in zip(sides.lower[0], exact.outputs(model, inputs[0]), sides.upper[0], strict=True):
+            assert float(low) <= value <= float(high), order
+
+
+def test_an_offset_is_rounded_with_the_rest() -> None:
+    """1 + 2^-30 is 1 in float32: what is proven must hold for the number that was given."""
+    model, inputs = cancelling("head", (1.0, 0.0, 0.0, 0.0)), torch.zeros(1, 2, 4)
+    with torch.no_grad():
+        model.head[1].bias[0] = 1.0
+    below = popqorn.Property([[1.0, 0.0]], [-(1.0 + 2.0**-30)])
+    assert not popqorn.verify(model, inputs, 0.0, spec=below, dtype=torch.float32).certified.any()
+
+
+@each_dtype
 def test_the_sum_of_two_biases_is_rounded_too(dtype: torch.dtype) -> None:
     model, inputs = cancelling("head", (1.0, 0.0, 0.0, 0.0)), torch.zeros(1, 2, 4)
     with torch.no_grad():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Bool, Float
+from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import frame_groups
 from popqorn.certificate import Bounds, Certificate, Sensitivity, Verification
 from popqorn.progress import Watch
@@ -19,7 +20,7 @@ from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def certify(
     model: nn.Module,
     inputs: Any,
@@ -90,7 +91,7 @@ def certify(
     )
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def sensitivity(
     model: nn.Module,
     inputs: Any,
@@ -143,7 +144,7 @@ def sensitivity(
     )
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def verify(
     model: nn.Module,
     inputs: Any,
@@ -195,7 +196,7 @@ def verify(
     )
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def bounds(
     model: nn.Module,
     inputs: Any,

@@ -7,15 +7,34 @@ a margin (`tests/test_arithmetic.py`). Results below the least normal number may
 `tiny` besides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ELEMENTARY = 4  # units in the last place of tanh, sigmoid, exp, log, log1p, sqrt, pow
 FEW = 16  # operations: what an entry goes through beside the sums, several times over
 AGREEMENT = 16  # units in the last place that a model's own outputs may be off by, per frame
 NORM = 64  # operations: the powers and the root of an l_p norm, and what regions do with it
+
+
+def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """A public function: ordinary tensors, and no automatic casts to less precision, whatever surrounds the call."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+            if not torch.is_autocast_enabled("cuda"):
+                return function(*arguments, **options)
+            with torch.autocast("cuda", enabled=False):
+                return function(*arguments, **options)
+
+    return call
 
 
 def unit(dtype: torch.dtype) -> float:
@@ -42,6 +61,11 @@ def large(dtype: torch.dtype) -> float:
 def narrow(dtype: torch.dtype) -> float:
     """The width below which a chord says less of a slope than the derivative: its rounding is of the order of the curvature."""
     return float(torch.finfo(dtype).eps ** 0.5)
+
+
+def settled(dtype: torch.dtype) -> float:
+    """The width up to which the box of a value that does not move needs no walk: some digits short of full precision."""
+    return float(torch.finfo(dtype).eps ** 0.7)
 
 
 def agreement(frames: int, dtype: torch.dtype) -> float:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from popqorn._typing import Bool, Float
 from popqorn.api import certify
+from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.run import AttackResult, attack
 from popqorn.certificate import Certificate
 from popqorn.clever import CleverResult, clever
@@ -91,7 +92,7 @@ class Bracket:
 _WRONG = (Status.MISCLASSIFIED, Status.VIOLATED, Status.DIFFERS)
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def bracket(
     model: nn.Module,
     inputs: Any,

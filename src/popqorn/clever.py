@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from popqorn._typing import Float, Int
+from popqorn.arithmetic import in_full_precision
 from popqorn.progress import Watch
 from popqorn.reading import read_count, read_seed
 from popqorn.result import Result
@@ -48,7 +49,7 @@ class CleverResult(Result):
     targets: Tensor | None
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def clever(
     model: nn.Module,
     inputs: Any,

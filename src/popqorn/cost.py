@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import entry_blocks
 from popqorn.bounds.inner import operands_to_bound
 from popqorn.readers.classifier import tape_of
@@ -40,7 +41,7 @@ class Cost:
         )
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def estimate_cost(
     model: nn.Module,
     inputs: Any,

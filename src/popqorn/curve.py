@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Bool, Float
+from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.run import attack
 from popqorn.certificate import Curve
 from popqorn.progress import Watch
@@ -15,7 +16,7 @@ from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def curve(
     model: nn.Module,
     inputs: Any,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn._version import __version__
-from popqorn.arithmetic import agreement
+from popqorn.arithmetic import agreement, sum_below
 from popqorn.bounds.chunks import entry_blocks, read_chunk_rows
 from popqorn.bounds.first_order import first_order
 from popqorn.bounds.inner import Run, relax, run
@@ -22,6 +22,8 @@ from popqorn.sequences import Sequences, read_sequences, together
 from popqorn.specs.decision import Decision
 from popqorn.specs.spec import Margins, Spec, extremes
 from popqorn.tape.tape import Tape
+
+ELSEWHERE = (0.03, 1.0)  # where the model is asked beside the inputs: sizes, in units of the largest input
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Task:
     def prove(self, eps: Float[Tensor, " batch"]) -> Float[Tensor, "batch rows"]:
         """Lower bounds of the margins over all inputs allowed at size `eps`."""
         relaxed = relax(self.tape, self.allowed.at(eps), self.method, self.chunk_rows, self.center)
-        return relaxed.lower(self.margins.rows) + self.margins.offset
+        return sum_below([relaxed.lower(self.margins.rows), self.margins.offset])
 
     def values(self, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch rows"]:
         """The margins at given inputs; differentiable."""
@@ -108,12 +110,14 @@ class Question:
         groups = read_sequences(inputs, lengths, network.rnn.input_size, dtype)
         chosen, chunk = read_method(method), read_chunk_rows(chunk_rows)
         tasks, differences = [], []
+        tape_of(network, 1, dtype=dtype, device=groups[0].values.device)  # what cannot be read is told before it is run
         for group in groups:
+            own = outputs_of(network, group.values)  # before weights are read: it may be a hook that makes them
             tape = tape_of(network, group.frames, dtype=dtype, device=group.values.device)
             allowed = region.around(group)
             outputs = tape(allowed.center).unflatten(1, tape.shape)
             margins = extremes(outputs) if spec is None else spec.margins(outputs, group)
-            margins, difference = _asked(network, group, outputs.flatten(1), margins)
+            margins, difference = _asked(network, own, tape, allowed, outputs.flatten(1), margins)
             differences.append(difference)
             tasks.append(Task(tape, allowed, margins, chosen, chunk))
         about = {
@@ -174,23 +178,55 @@ class Question:
         return allowed.greatest
 
 
-def _asked(network: SequenceClassifier, group: Sequences, outputs: Tensor, margins: Margins) -> tuple[Margins, Tensor]:
-    """Ask the model itself: what it decides otherwise than its tape, or computes otherwise, is not worth proving.
-
-    Also returns how far the two are apart.
+def _asked(
+    network: SequenceClassifier, own: Tensor, tape: Tape, allowed: AllowedSet, outputs: Tensor, margins: Margins
+) -> tuple[Margins, Tensor]:
+    """Ask the model itself, at the inputs and at others around them: what it decides otherwise than its tape, or computes
+    otherwise, is not worth proving. `own` are its outputs at the inputs. Also returns how far the two are apart.
     """
-    own = outputs_of(network, group.values).to(outputs)
     if own.shape != outputs.shape:
         raise ValueError(
-            f"model: it computes outputs of shape {tuple(own.shape)} where {tuple(outputs.shape)} were read from its modules; "
+            f"model: it returns {own.shape[1]} outputs per sample where {outputs.shape[1]} were read from its modules; "
             "remove forward hooks and changes of forward"
         )
-    difference = (own - outputs).abs().amax(-1)
-    most = agreement(group.frames, next(network.parameters()).dtype) * outputs.abs().amax(-1).clamp(min=1)
+    difference, size = _apart(own, outputs)
+    for points in _elsewhere(allowed):
+        apart, larger = _apart(outputs_of(network, points), tape(points))
+        difference, size = torch.maximum(difference, apart), torch.maximum(size, larger)
+    most = agreement(tape.frames, next(network.parameters()).dtype) * size
     differs = ~(difference <= most)  # NaN differs
     if margins.claimed:
-        differs = differs | ((margins.of(own) > 0) != (margins.of(outputs) > 0)).any(-1)
+        differs = differs | ((margins.of(own.to(outputs)) > 0) != (margins.of(outputs) > 0)).any(-1)
+    if margins.labels is not None:
+        chosen = [values.unflatten(1, tape.shape).argmax(-1) == margins.labels for values in (own, outputs)]
+        differs = differs | (chosen[0] != chosen[1]).reshape(len(differs), -1).any(-1)
     return replace(margins, differs=differs, right=margins.right & ~differs.unsqueeze(-1)), difference
+
+
+def _apart(own: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """How far two sets of outputs are apart, per sample, and how large outputs are here at all."""
+    return (own.to(outputs) - outputs).abs().amax(-1), outputs.abs().amax()
+
+
+@torch.no_grad()
+def _elsewhere(allowed: AllowedSet) -> Iterator[Tensor]:
+    """Inputs of the region: nearby and further off, at random and where random forms are least."""
+    generator = torch.Generator(allowed.center.device).manual_seed(0)
+    if allowed.choices is not None:
+        chosen = allowed.choices
+        drawn = torch.rand(chosen.allowed.shape, generator=generator, device=chosen.allowed.device)
+        option = drawn.masked_fill(~chosen.allowed, -1.0).argmax(-1, keepdim=True)
+        yield chosen.table[chosen.options.gather(-1, option).squeeze(-1)]
+        return
+    largest = allowed.center.abs().flatten(1).amax(-1)
+    for share in ELSEWHERE:
+        some = allowed.at(torch.minimum(share * (1 + largest), allowed.greatest.clamp(max=allowed.limit)))
+        form = torch.randn(allowed.center.shape, generator=generator, dtype=largest.dtype, device=largest.device)
+        try:
+            yield some.random(generator)
+            yield some.lowest(form)
+        except NotImplementedError:  # a region that attacks have no use for
+            return
 
 
 def read_region(region: Any, norm: Any, frames: Any, scale: Any, default_norm: float = float("inf")) -> Region:

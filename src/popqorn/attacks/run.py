@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Bool, Float
+from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.found import Found, checked
 from popqorn.attacks.methods import Attack, read_attack
 from popqorn.progress import Watch
@@ -44,7 +45,7 @@ class AttackResult(Result):
     targets: Tensor | None
 
 
-@torch.inference_mode(False)
+@in_full_precision
 def attack(
     model: nn.Module,
     inputs: Any,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
+from popqorn.arithmetic import settled
 from popqorn.bounds.boxes import propagate
 from popqorn.bounds.chunks import walk_pieces
 from popqorn.bounds.errors import Errors
@@ -69,13 +70,19 @@ class RelaxedTape:
 
 @torch.inference_mode()  # thousands of small operations: a tenth of their time is autograd's bookkeeping
 def relax(
-    tape: Tape, allowed: AllowedSet, method: Method, chunk_rows: int | None = None, center: Run | None = None
+    tape: Tape,
+    allowed: AllowedSet,
+    method: Method,
+    chunk_rows: int | None = None,
+    center: Run | None = None,
+    wide: float = 0.0,
 ) -> RelaxedTape:
     """Bound and relax the tape node by node, first to last.
 
     What depends on still frames alone is evaluated, or taken from the run at the `center` (whose errors are smaller than those
     of intervals, frame after frame). Every other nonlinearity needs boxes of its operands first: those come from interval
-    arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed so far.
+    arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed so far;
+    no walk is made for boxes that are at most `wide`.
     """
     wanted = operands_to_bound(tape) if method.walk_back else frozenset()
     frames = allowed.box()
@@ -106,7 +113,7 @@ def relax(
             box = box.widened(outside)
             error = rounding.of_value(box)
         lost = lost + rounding.underflow(box)
-        if index in wanted and index not in known:
+        if index in wanted and index not in known and not (wide and bool((box.upper - box.lower).max() <= wide)):
             walked = _walked_box(tape, allowed, index, relaxations, known, chunk_rows)
             box = box.intersect(walked.widened(error + lost.unsqueeze(-1)))
         boxes.append(box)
@@ -118,10 +125,15 @@ def relax(
 def run(tape: Tape, allowed: AllowedSet, chunk_rows: int | None = None) -> Run:
     """The network at the centres, with proven errors: those of a set without any size."""
     alone = replace(allowed, eps=torch.zeros_like(allowed.eps), still=frozenset())
-    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows)
+    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows, wide=settled(alone.center.dtype))
     values = tuple(value.expand(len(allowed.center), -1) for value in tape.values(allowed.center))
-    ends = zip(relaxed.boxes, values, strict=True)
-    return Run(values, tuple(torch.maximum(box.upper - value, value - box.lower).expand_as(value) for box, value in ends))
+    errors = []
+    for index, (box, value) in enumerate(zip(relaxed.boxes, values, strict=True)):
+        error = torch.maximum(box.upper - value, value - box.lower)
+        if index in relaxed.known:  # what follows from constants alone has no box around its value
+            error = error + relaxed.errors[index]
+        errors.append(error.expand_as(value))
+    return Run(values, tuple(errors))
 
 
 def _evaluated(

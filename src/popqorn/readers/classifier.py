@@ -51,7 +51,8 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         batch = inputs.shape[0]
-        states = tuple(state.unsqueeze(1).expand(-1, batch, -1).contiguous() for state in self.initial_state)
+        like = next(self.rnn.parameters())
+        states = tuple(state.to(like).unsqueeze(1).expand(-1, batch, -1).contiguous() for state in self.initial_state)
         sequence = inputs if self.rnn.batch_first else inputs.transpose(0, 1)
         outputs, final = self.rnn(sequence, states if isinstance(self.rnn, nn.LSTM) else states[0])
         outputs = outputs if self.rnn.batch_first else outputs.transpose(0, 1)
@@ -122,10 +123,21 @@ def outputs_of(model: SequenceClassifier, inputs: Tensor) -> Tensor:
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        outputs: Tensor = model(inputs.to(parameter))
+        outputs = model(inputs.to(parameter))
+    except Exception as error:
+        raise ValueError(
+            f"model: it cannot be run on the inputs ({type(error).__name__}: {error}); bring its modules to one dtype and "
+            "device, and remove forward hooks and changes of forward"
+        ) from error
     finally:
         for module, mode in modes:
             module.training = mode
+    if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != len(inputs):
+        found = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        raise ValueError(
+            f"model: it returns {found}, where its modules give [batch, outputs] (or [batch, steps, outputs] without pooling); "
+            "remove forward hooks and changes of forward"
+        )
     return outputs.flatten(1).to(inputs.device)
 
 
