@@ -2,6 +2,7 @@
 
 import math
 import os
+from fractions import Fraction
 from itertools import permutations
 
 import mpmath
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import exact
 import popqorn
 from popqorn.arithmetic import ELEMENTARY, gamma, sum_below, unit
+from popqorn.regions.clip import greatest_fall
 
 DTYPES = [torch.float64, torch.float32]
 NETWORKS = int(os.environ.get("POPQORN_NETWORKS", "8"))  # of every cell and dtype; 1,000 for the record
@@ -126,6 +128,93 @@ def test_a_gate_knows_how_little_is_known_of_a_still_frame(dtype: torch.dtype) -
         sides = popqorn.bounds(model, inputs, 0.0, frames=[1], dtype=dtype)
         for low, value, high in zip(sides.lower[0], exact.outputs(model, inputs[0]), sides.upper[0], strict=True):
             assert float(low) <= value <= float(high), order
+
+
+def line(weights: list[float], head: float = 1.0, bias: float = 0.0) -> popqorn.SequenceClassifier:
+    """A network for one frame whose outputs are `head * (weights @ x) + bias` and 0."""
+    rnn = nn.RNN(len(weights), 2, nonlinearity="relu")
+    model = popqorn.SequenceClassifier(rnn, nn.Linear(2, 2)).double()
+    row = torch.tensor(weights, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        rnn.weight_ih_l0.copy_(torch.stack([row, -row]))
+        model.head.weight[0] = torch.tensor([head, -head], dtype=torch.float64)
+        model.head.bias[0] = bias
+    return model
+
+
+# Margins that are negative somewhere in the region, in exact arithmetic, and positive where too small a number is taken for 0.
+TOO_SMALL = {
+    "squares, float32": (line([1e-23] * 2, bias=0.5e-23), 1.0, popqorn.Ball(2), torch.float32),
+    "squares": (line([1e-170] * 2, bias=0.5), 1e170, popqorn.Ball(2), torch.float64),
+    "squares of a total": (line([1e-170] * 2, bias=0.5), 1e170, popqorn.Ball(2, total=True), torch.float64),
+    "range over ball, float32": (line([1e30], bias=0.5), 1e20, popqorn.Ball(2, clip=(-1e-30, 1e-30)), torch.float32),
+    "range over ball": (line([1e300], bias=0.5), 1e30, popqorn.Ball(2, clip=(-1e-300, 1e-300)), torch.float64),
+    "range over a cross-polytope": (line([1e300], bias=0.5), 1e30, popqorn.Ball(1, clip=(-1e-300, 1e-300)), torch.float64),
+    "rows times shares": (line([1e-200], 1e100, 0.5), 1e300, popqorn.Ball(scale=[[1e-200]]), torch.float64),
+    "eps times a side": (line([1e300], 1e100, 0.5), 1e-200, popqorn.Box(-1e-200, 1e-200), torch.float64),
+    "eps times a share": (line([1e300], 1e100, 0.5), 1e-200, popqorn.Ball(scale=[[1e-200]]), torch.float64),
+}
+
+
+@pytest.mark.parametrize("case", TOO_SMALL)
+@pytest.mark.parametrize("method", ["planes", "interval"])
+def test_what_is_too_small_to_be_a_number_counts(case: str, method: str) -> None:
+    model, eps, region, dtype = TOO_SMALL[case]
+    if dtype == torch.float32:
+        model = model.float()
+    inputs = torch.zeros(1, 1, model.rnn.input_size, dtype=torch.float64)
+    assert not popqorn.verify(model, inputs, eps, region=region, labels=[0], method=method, dtype=dtype).certified.any()
+
+
+def test_a_closed_gate_before_something_huge() -> None:
+    """`s(-710)` is no number in float64, `s(-710) * 1e300` is."""
+    gru = nn.GRU(1, 1)
+    model = popqorn.SequenceClassifier(gru, nn.Linear(1, 2)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        gru.bias_ih_l0[0], gru.bias_ih_l0[1], gru.bias_hh_l0[2] = -710.0, -800.0, 1e300
+        model.head.weight[0, 0], model.head.bias[0] = -1e8, 0.2
+    inputs = torch.zeros(1, 2, 1, dtype=torch.float64)
+    assert exact.outputs(model, inputs[0])[0] < 0
+    for method in ("planes", "lines", "constants", "interval"):
+        assert not popqorn.verify(model, inputs, 0.0, labels=[0], method=method).certified.any()
+
+
+@each_dtype
+@pytest.mark.parametrize("norm", [1.0, 1.5, 2.0, 3.0])
+def test_falls_inside_a_range_are_rounded_up(norm: float, dtype: torch.dtype) -> None:
+    """Beside the optimum of a dual in double precision, or of a knapsack by fractions for float64 and p = 1."""
+    generator = torch.Generator().manual_seed(3)
+    beta = 10 ** (3 * torch.rand(3000, 7, generator=generator, dtype=torch.float64))
+    kappa = 10 ** (-4 * torch.rand(3000, 7, generator=generator, dtype=torch.float64))
+    given, room = beta.to(dtype), kappa.to(dtype)
+    bound, sigma = greatest_fall(given.unsqueeze(1), room.unsqueeze(1), norm)
+    inside = sigma.squeeze(1).double() * (1 - 1e-6)
+    assert (inside.pow(norm).sum(-1) <= 1).all()
+    for sample in range(0, 3000, 10):
+        pairs = zip(given[sample].tolist(), filled(given[sample], room[sample], norm), strict=True)
+        reached = sum(Fraction(b) * Fraction(s) for b, s in pairs)
+        assert Fraction(float(bound[sample, 0])) >= reached, sample
+
+
+def filled(beta: Tensor, kappa: Tensor, norm: float) -> list[float]:
+    """A feasible point near the optimum, by bisection of the multiplier in double precision, scaled to be feasible."""
+    b, k = beta.double(), kappa.double()
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        lam = (low + high) / 2
+        sigma = torch.minimum(k, (b / lam).pow(1 / (norm - 1)) if norm > 1 else torch.where(b > lam, k, 0.0))
+        low, high = (lam, high) if float(sigma.pow(norm).sum()) > 1 else (low, lam)
+    sigma = torch.minimum(k, (b / high).pow(1 / (norm - 1)) if norm > 1 else torch.where(b > high, k, 0.0))
+    if norm == 1:  # the last one in part
+        left = 1 - sum(map(Fraction, sigma.tolist()))
+        rest = [number for number in b.argsort(descending=True).tolist() if sigma[number] == 0]
+        if rest and left > 0:
+            sigma[rest[0]] = min(float(k[rest[0]]), math.nextafter(float(left), 0.0))
+    return (sigma * (1 - 2.0**-50)).tolist()
 
 
 @each_dtype

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from boxes import boxes, points
 from popqorn.relax.lines import certified_minimum, image, lines
+from popqorn.relax.maximum import maximum_planes
 from popqorn.relax.relaxation import Interval
 from popqorn.tape import activations
 from popqorn.tape.activations import Activation, Sigmoidal, Smooth
@@ -147,3 +148,19 @@ def test_elu_and_softplus_refuse_what_they_cannot_bound() -> None:
         activations.elu(-1.0)
     with pytest.raises(ValueError, match="beta of Softplus is 0"):
         activations.softplus(0.0)
+
+
+def test_the_maximum_lies_between_its_planes_also_where_some_operands_are_never_it() -> None:
+    """Operands without width, and others far below or above them: pooled frames that stand still, or do not matter."""
+    generator = torch.Generator().manual_seed(0)
+    lower = 3 * torch.randn(3, 2000, generator=generator, dtype=torch.float64)
+    width = torch.rand(3, 2000, generator=generator, dtype=torch.float64)
+    width = width * torch.randint(0, 2, width.shape, generator=generator)
+    operands = [Interval(low, low + wide) for low, wide in zip(lower, width, strict=True)]
+    relaxation = maximum_planes(*operands)
+    for _ in range(50):
+        share = torch.rand(3, 2000, generator=generator, dtype=torch.float64)
+        share = torch.where(share < 0.3, 0.0, torch.where(share > 0.7, 1.0, share))
+        points = lower + share * width
+        assert (relaxation.lower(*points) <= points.amax(0) + 1e-12).all()
+        assert (relaxation.upper(*points) >= points.amax(0) - 1e-12).all()

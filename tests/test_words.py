@@ -145,3 +145,17 @@ def test_a_text_without_exchanges_is_certified_as_it_stands() -> None:
     assert popqorn.attack(model, inputs, region=none).radius.isinf().all()
     lower, upper = popqorn.bounds(model, inputs, region=none)
     torch.testing.assert_close(lower, upper)
+
+
+def test_two_words_are_found_between_one_and_three() -> None:
+    """Losses of 1 each against a margin of 2.5: bisection proves 1, fails at 3, and must try 2."""
+    table = torch.eye(2, dtype=torch.float64)
+    model = popqorn.SequenceClassifier(nn.RNN(2, 1, nonlinearity="relu"), nn.Linear(1, 2), pooling="mean").double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.rnn.weight_ih_l0[0, 0] = 1.0
+        model.head.weight[0, 0], model.head.bias[1] = 4.0, 1.5
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    found = popqorn.certify(model, table[tokens], region=popqorn.Words(table, tokens, {0: [1]}))
+    assert found.radius.tolist() == [2.0]

@@ -84,6 +84,11 @@ def rounding(*terms: Tensor) -> Tensor:
     return 4 * ELEMENTARY * unit(total.dtype) * total + FEW * tiny(total.dtype)
 
 
+def lost(factor: Tensor) -> Tensor:
+    """What a factor makes of a number that was too small to be one."""
+    return FEW * tiny(factor.dtype) * factor.abs()
+
+
 def sum_below(terms: Sequence[Tensor]) -> Tensor:
     """A lower bound of the exact sum of the terms."""
     total, size = terms[0], terms[0].abs()

@@ -50,14 +50,16 @@ class Task:
 
     def prepared(self) -> "Task":
         """The same, ready to be proven: with the run at the inputs, if some frames stand still or margins are relative to it."""
-        return self.centered() if self.allowed.still or self.margins.relative else self
+        return self.centered() if self.allowed.still or self.margins.relative is not None else self
 
     def centered(self) -> "Task":
         """The same, with the run at the inputs."""
         if self.center is not None:
             return self
         center = Run.joined([run(self.tape, self.allowed.select(index), self.chunk_rows) for index in self.blocks()])
-        margins = self.margins.lowered(center.errors[-1]) if self.margins.relative else self.margins
+        margins = self.margins
+        if margins.relative is not None:
+            margins = margins.lowered(center.values[-1], center.errors[-1])
         return replace(self, center=center, margins=margins)
 
     def blocks(self) -> Iterator[Tensor]:

@@ -44,11 +44,12 @@ class Errors:
     def of_input(self, box: Interval) -> Tensor:
         """The error of a frame: of the norms and dot products that regions take of the rows there."""
         count = self.tape.features + self.tape.frames + self.tape.most_pieces + NORM
-        return SEVERAL * gamma(count, self.dtype) * box.magnitude
+        return SEVERAL * gamma(count, self.dtype) * box.magnitude + FEW * tiny(self.dtype)
 
     def of_value(self, box: Interval) -> Tensor:
         """The error of collecting rows at a node and multiplying them by a value in its box."""
-        return SEVERAL * gamma(box.lower.shape[-1] + self.tape.most_pieces + FEW, self.dtype) * box.magnitude
+        count = box.lower.shape[-1] + self.tape.most_pieces + FEW
+        return SEVERAL * gamma(count, self.dtype) * box.magnitude + FEW * tiny(self.dtype)
 
     def of_relaxation(
         self, node: Node, relaxation: Relaxation, operands: Sequence[Interval], carried: Sequence[Tensor], known: Sequence[bool]

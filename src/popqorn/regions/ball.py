@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Bool, Float
+from popqorn.arithmetic import tiny
 from popqorn.reading import read_norm, read_tensor
 from popqorn.regions import clip, geometry
-from popqorn.regions.geometry import dual, length
+from popqorn.regions.geometry import dual, length, length_above
 from popqorn.regions.region import AllowedSet, slack, still_frames
 from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
@@ -113,8 +114,8 @@ class BallSet(AllowedSet):
         share = self.share[:, frame].unsqueeze(-2)
         if self.low is None:
             if share.shape[-1] == 1:  # one share for the whole frame comes out of the norm: a pass over the rows less
-                return length(rows, dual(self.norm)) * share.squeeze(-1)
-            return length(rows * share, dual(self.norm))
+                return length_above(rows, dual(self.norm)) * share.squeeze(-1) + tiny(rows.dtype)
+            return length_above(rows * share, dual(self.norm))
         if math.isinf(self.norm):
             down, up = (limit[:, frame].unsqueeze(-1) for limit in self._limits())
             # Each side on its own: a middle and a half width would lose the shorter side beside a much longer one.
@@ -124,7 +125,8 @@ class BallSet(AllowedSet):
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "#batch rows"]:
         values = list(parts.values())
         if self.low is None and self.total:
-            return -self.eps.unsqueeze(-1) * length(torch.stack(torch.broadcast_tensors(*values), dim=-1), dual(self.norm))
+            whole = length_above(torch.stack(torch.broadcast_tensors(*values), dim=-1), dual(self.norm))
+            return -self.eps.unsqueeze(-1) * whole - tiny(whole.dtype)
         if self.total:
             order = sorted(parts)
             batch = max(value.shape[0] for value in values)
@@ -133,11 +135,11 @@ class BallSet(AllowedSet):
         total = values[0]
         for value in values[1:]:
             total = total + value
-        return total if self.low is not None else -self.eps.unsqueeze(-1) * total
+        return total if self.low is not None else -self.eps.unsqueeze(-1) * total - tiny(total.dtype)
 
     def _least_clipped(self, rows: Tensor, frames: slice | list[int]) -> Float[Tensor, "batch rows"]:
         fall, _ = self._fall(rows, frames)
-        return -self.eps.unsqueeze(-1) * fall
+        return -self.eps.unsqueeze(-1) * fall - tiny(fall.dtype)
 
     def _fall(self, rows: Tensor, frames: slice | list[int]) -> tuple[Tensor, Tensor]:
         """How far rows over the given frames (side by side) fall per unit of size, and by which move per unit."""
@@ -146,7 +148,10 @@ class BallSet(AllowedSet):
         share = self.share[:, frames].expand(-1, -1, self.center.shape[-1]).flatten(1).unsqueeze(1)
         down, up = -self.low[:, frames].flatten(1).unsqueeze(1), self.high[:, frames].flatten(1).unsqueeze(1)
         unit = self.eps[:, None, None] * share
-        kappa_down, kappa_up = (torch.where((unit > 0) & (limit > 0), limit / unit, 0.0) for limit in (down, up))
+        least = tiny(rows.dtype)  # a quotient too small to be a number is a move all the same
+        kappa_down, kappa_up = (
+            torch.where((unit > 0) & (limit > 0), (limit / unit).clamp(min=least), 0.0) for limit in (down, up)
+        )
         kappa_down, kappa_up = (torch.where(unit > 0, kappa, math.inf) for kappa in (kappa_down, kappa_up))
         kappa = torch.where(rows > 0, kappa_down, kappa_up)
         fall, sigma = clip.greatest_fall((rows.abs() * share).expand(kappa.shape), kappa, self.norm)

@@ -50,7 +50,7 @@ def greatest_fall(
     ratio = torch.where(beta > 0, beta / lam, 0.0)
     sigma = torch.minimum(kappa, ratio if norm == 2 else ratio.pow(1 / (norm - 1)))
     taken, budget, price = (beta * sigma).sum(-1), _power(sigma, norm).sum(-1), lam.squeeze(-1) / norm
-    error = gamma(beta.shape[-1] + NORM, beta.dtype) * (taken + price * (1 + budget))
+    error = gamma(beta.shape[-1] + NORM, beta.dtype) * (taken + price * (1 + budget)) + NORM * beta.shape[-1] * tiny(beta.dtype)
     return taken + price * (1 - budget) + error, sigma
 
 
@@ -75,5 +75,5 @@ def _knapsack(beta: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor]:
     filled = torch.minimum(room, (1 - before).clamp(min=0))
     sigma = torch.zeros_like(beta).scatter(-1, order, filled)
     # what rounding left unfilled would have fallen by no more than the first
-    error = gamma(beta.shape[-1] + NORM, beta.dtype) * falling[..., 0]
+    error = gamma(beta.shape[-1] + NORM, beta.dtype) * falling[..., 0] + NORM * beta.shape[-1] * tiny(beta.dtype)
     return (falling * filled).sum(-1) + error, sigma

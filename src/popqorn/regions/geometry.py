@@ -24,10 +24,16 @@ def length(vectors: Float[Tensor, "*shape features"], order: float) -> Float[Ten
         norm = torch.linalg.vector_norm(vectors, ord=order, dim=-1)
         return norm
     # |x|^q underflows for large q, which would make the norm, and with it the adversary, vanish: scale by the largest entry.
-    largest = vectors.abs().amax(-1, keepdim=True)
-    scaled = vectors / largest.clamp(min=tiny(vectors.dtype))
+    largest = vectors.abs().amax(-1, keepdim=True).clamp(min=tiny(vectors.dtype))
+    scaled = vectors / largest
     norm = largest.squeeze(-1) * torch.linalg.vector_norm(scaled, ord=order, dim=-1)
     return norm
+
+
+def length_above(vectors: Float[Tensor, "*shape features"], order: float) -> Float[Tensor, "*shape"]:
+    """The norm, and what may be lost of it where its entries, or their squares, are too small to be numbers."""
+    count, least = vectors.shape[-1], tiny(vectors.dtype)
+    return length(vectors, order) + ((4 * count * least) ** 0.5 if order == 2 else 4 * count * least)
 
 
 def project(points: Float[Tensor, "*shape features"], norm: float, radius: Tensor) -> Float[Tensor, "*shape features"]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Bool, Float, Int
+from popqorn.arithmetic import NORM, gamma
 from popqorn.reading import read_count, read_norm, read_tensor
 from popqorn.regions.region import AllowedSet, Choices, still_frames
 from popqorn.relax.relaxation import Interval
@@ -54,6 +55,7 @@ class Words:
         order = read_norm(norm)
         for some in torch.tensor(used, dtype=torch.long, device=vectors.device).split(max(1, TABLES_AT_ONCE // len(vectors))):
             apart = torch.cdist(vectors[some], vectors, p=order, compute_mode="donot_use_mm_for_euclid_dist")
+            apart = apart - gamma(vectors.shape[1] + NORM, apart.dtype) * apart  # no word that near is left out by rounding
             for word, near in zip(some.tolist(), apart <= distance, strict=True):
                 neighbours[word] = [other for other in near.nonzero().squeeze(1).tolist() if other != word]
         return Words(table, tokens, neighbours, most)

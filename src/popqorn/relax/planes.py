@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from popqorn.arithmetic import large, narrow, rounding, unit
+from popqorn.arithmetic import large, lost, narrow, rounding, unit
 from popqorn.relax.minimum import GateBox, gradient, least_value, lowest_point, offset
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.tape.activations import tanh_touch
@@ -37,7 +37,11 @@ def planes(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
     # Where products overflow, the least value of the gate will do.
     huge = torch.maximum(box.v.magnitude, box.z.magnitude) > large(c.dtype)
     lowest = torch.where(box.t.lower >= 0, box.s.lower, box.s.upper) * box.t.lower
-    a, b, c = a.masked_fill(huge, 0.0), b.masked_fill(huge, 0.0), torch.where(huge, lowest - rounding(lowest), c)
+    a, b, c = (
+        a.masked_fill(huge, 0.0),
+        b.masked_fill(huge, 0.0),
+        torch.where(huge, lowest - rounding(lowest) - lost(box.t.lower), c),
+    )
     a, b, c = (x.reshape(2, *shape) for x in (a, b, c))
     return Relaxation(Linear((a[0], b[0]), c[0]), Linear((-a[1], b[1]), -c[1]))
 

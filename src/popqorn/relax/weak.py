@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from popqorn.arithmetic import rounding
+from popqorn.arithmetic import lost, rounding
 from popqorn.relax.lines import image, lines
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.tape.activations import SIGMOID, Activation
@@ -16,7 +16,8 @@ def gate_image(kind: GateKind, v: Interval, z: Interval) -> Interval:
     least, greatest = kind.factor(z.lower), kind.factor(z.upper)
     lower = torch.where(least >= 0, low, high) * least
     upper = torch.where(greatest >= 0, high, low) * greatest
-    return Interval(lower - rounding(lower), upper + rounding(upper))
+    # a closed gate may be open by less than the least number, and what it multiplies large
+    return Interval(lower - rounding(lower) - lost(least), upper + rounding(upper) + lost(greatest))
 
 
 def gate_constants(kind: GateKind, v: Interval, z: Interval) -> Relaxation:

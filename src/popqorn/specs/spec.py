@@ -24,10 +24,10 @@ class Margins:
 
     `right[b, r]` says that row `r` of sample `b` is worth proving (a wrong decision is not). Results are tables `[batch,
     *shape]`: row `r` of sample `b` stands at `place[b, r]` of the flattened table. `steps` is how many equal groups the rows
-    are in, if the output is one per step. Nothing is `claimed` where bare outputs are bounded. The offsets of `relative` margins
-    hold the output at the input, as it was computed. `wrong` is what to call a sample for which the claim fails at the input
-    itself; where it `differs`, the model computes something else than its tape, and nothing is worth proving. `labels` and
-    `targets` are what a decision was asked for.
+    are in, if the output is one per step. Nothing is `claimed` where bare outputs are bounded. Margins `relative` to the outputs
+    at the input hold these, as they were computed, in their offsets. `wrong` is what to call a sample for which the claim fails
+    at the input itself; where it `differs`, the model computes something else than its tape, and nothing is worth proving.
+    `labels` and `targets` are what a decision was asked for.
     """
 
     rows: Float[Tensor, "batch rows outputs"]
@@ -37,7 +37,7 @@ class Margins:
     shape: tuple[int, ...]
     steps: int = 1
     claimed: bool = True
-    relative: bool = False
+    relative: Tensor | None = None
     wrong: Status = Status.VIOLATED
     labels: Tensor | None = None
     targets: Tensor | None = None
@@ -47,9 +47,10 @@ class Margins:
         """The margins of given outputs."""
         return (self.rows @ outputs.unsqueeze(-1)).squeeze(-1) + self.offset
 
-    def lowered(self, error: Float[Tensor, "#batch outputs"]) -> "Margins":
-        """Relative margins, if the output at the input may be off by `error`."""
-        lost = (self.rows.abs() @ error.unsqueeze(-1)).squeeze(-1)
+    def lowered(self, outputs: Float[Tensor, "batch outputs"], error: Float[Tensor, "batch outputs"]) -> "Margins":
+        """Relative margins, if the output at the input is within `error` of these `outputs`."""
+        assert self.relative is not None
+        lost = (self.rows.abs() @ (error + (outputs - self.relative).abs()).unsqueeze(-1)).squeeze(-1)
         return replace(self, offset=self.offset - lost - rounding(self.offset, lost))
 
     @property
@@ -59,7 +60,7 @@ class Margins:
 
     def select(self, index: Tensor) -> "Margins":
         """The margins of some samples, in any order and any number of times."""
-        given = {name: getattr(self, name) for name in (*_PER_ROW, "labels", "targets", "differs")}
+        given = {name: getattr(self, name) for name in (*_PER_ROW, "labels", "targets", "differs", "relative")}
         chosen: dict[str, Any] = {name: value[index] for name, value in given.items() if value is not None}
         return replace(self, **chosen)
 
@@ -67,7 +68,8 @@ class Margins:
         """Every sample's rows in `groups` equal groups, each as a sample of its own: one after the other, sample by sample."""
         parts = {name: getattr(self, name).unflatten(1, (groups, -1)).flatten(0, 1) for name in _PER_ROW}
         differs = None if self.differs is None else self.differs.repeat_interleave(groups)
-        return replace(self, **parts, steps=1, labels=None, targets=None, differs=differs)
+        relative = None if self.relative is None else self.relative.repeat_interleave(groups, dim=0)
+        return replace(self, **parts, steps=1, labels=None, targets=None, differs=differs, relative=relative)
 
     @property
     def refused(self) -> Bool[Tensor, " batch"]:

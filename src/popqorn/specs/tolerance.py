@@ -27,7 +27,7 @@ class Tolerance:
         flat = outputs.flatten(1)
         place = torch.arange(count, device=outputs.device).repeat(2)
         rows, offset = torch.cat([identity, -identity]), torch.cat([delta - flat, delta + flat], dim=1)
-        return replace(plain_margins(rows, offset, flat, place, outputs.shape[1:]), relative=True)
+        return replace(plain_margins(rows, offset, flat, place, outputs.shape[1:]), relative=flat)
 
     def _read(self, outputs: Tensor, sequences: Sequences) -> Tensor:
         tensor = read_tensor(self.delta, "delta").to(outputs)
