@@ -13,7 +13,13 @@ from torch import Tensor, nn
 import exact
 import popqorn
 from popqorn.arithmetic import ELEMENTARY, gamma, sum_below, unit
+from popqorn.bounds.errors import Errors
+from popqorn.bounds.inner import relax
+from popqorn.readers.classifier import tape_of
 from popqorn.regions.clip import greatest_fall
+from popqorn.relax.methods import METHODS
+from popqorn.task import Question
+from sets import around
 
 DTYPES = [torch.float64, torch.float32]
 NETWORKS = int(os.environ.get("POPQORN_NETWORKS", "8"))  # of every cell and dtype; 1,000 for the record
@@ -289,6 +295,27 @@ def test_elementary_functions_are_as_exact_as_stated(name: str, dtype: torch.dty
             continue
         worst = max(worst, float(abs(mpmath.mpf(value) - true) / abs(true)) / (2 * unit(dtype)))
     assert worst <= ELEMENTARY / 2, worst
+
+
+def test_what_is_lost_by_underflow_widens_walked_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If so much is lost that walks say nothing, what is left are the boxes of intervals."""
+    model, inputs = extreme("tanh", 0)
+    tape = tape_of(model, 2, dtype=torch.float64, device=torch.device("cpu"))
+    monkeypatch.setattr(Errors, "underflow", lambda self, box: torch.full_like(box.lower[:, 0], 1e9))
+    walked, plain = (relax(tape, around(inputs, 0.1), METHODS[method]) for method in ("planes", "interval"))
+    for box, other in zip(walked.boxes, plain.boxes, strict=True):
+        torch.testing.assert_close(box.upper - box.lower, other.upper - other.lower)
+    assert (walked.lower(torch.ones(1, 1, 2, dtype=torch.float64)) < -1e9).all()
+
+
+def test_a_tolerance_pays_for_the_error_of_its_reference() -> None:
+    model, inputs = extreme("tanh", 1)
+    (task,) = Question.read(model, inputs, lengths=None, region=popqorn.Ball(), spec=popqorn.Tolerance(0.1)).tasks
+    ready = task.prepared()
+    assert ready.center is not None
+    error = ready.center.errors[-1]
+    assert (error > 0).all()
+    assert (task.margins.offset - ready.margins.offset >= 0.999 * error.repeat(1, 2)).all(), "on both sides"
 
 
 @each_dtype
