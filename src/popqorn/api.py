@@ -73,13 +73,14 @@ def certify(
     )
     tolerance = read_tolerance(tolerance)
     watch = Watch(progress, "certify", _searches(question.tasks, per_target, per_step))
-    found = [largest_size(task, tolerance, watch) for task in question.tasks]
-    by_target = [_each(task, None, tolerance, watch) for task in question.tasks] if per_target else None
-    by_step = [_each(task, task.margins.steps, tolerance, watch) for task in question.tasks] if per_step else None
+    tasks = [task.prepared() for task in question.tasks]
+    found = [largest_size(task, tolerance, watch) for task in tasks]
+    by_target = [_each(task, None, tolerance, watch) for task in tasks] if per_target else None
+    by_step = [_each(task, task.margins.steps, tolerance, watch) for task in tasks] if per_step else None
     more = [each for each in (by_target, by_step) if each is not None]
     return Certificate(
         radius=question.together([result.eps for result in found]),
-        status=question.in_order([_statuses(*one) for one in zip(found, question.tasks, *more, strict=True)]),
+        status=question.in_order([_statuses(*one) for one in zip(found, tasks, *more, strict=True)]),
         margins=question.tables([result.margins for result in found]),
         evaluations=question.together([result.evaluations for result in found]),
         **question.decisions(),

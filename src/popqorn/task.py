@@ -30,7 +30,7 @@ ELSEWHERE = (0.03, 1.0)  # where the model is asked beside the inputs: sizes, in
 class Task:
     """One entry per sample (or sample and target, or sample and frame).
 
-    `center` is the run at the inputs themselves; only tasks in which some frames stand still have a use for it.
+    `center` is the run at the inputs themselves: for tasks in which some frames stand still or margins are relative to it.
     """
 
     tape: Tape

@@ -10,7 +10,7 @@ from popqorn.attacks.cw import cw
 from popqorn.attacks.exchange import beam, greedy
 from popqorn.attacks.fgsm import fgsm
 from popqorn.attacks.found import Found
-from popqorn.attacks.pgd import pgd, polish
+from popqorn.attacks.pgd import over_sizes, pgd, polish
 from popqorn.attacks.scan import scan
 from popqorn.reading import read_choice
 from popqorn.regions.region import AllowedSet
@@ -21,8 +21,8 @@ Attack = Callable[[Task, Found, Float[Tensor, "batch rows"], int, torch.Generato
 
 def best(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
     """All of them, each on its own; then the search over sizes once more, from the best of what they found."""
-    _offer_all((scan, fgsm, cw, pgd), task, found, linear, restarts, generator)
-    pgd(task, found, linear, restarts, generator)
+    _offer_all((scan, fgsm, cw, over_sizes), task, found, linear, restarts, generator)
+    over_sizes(task, found, linear, restarts, generator)
     polish(task, found)
 
 

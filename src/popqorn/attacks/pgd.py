@@ -18,9 +18,14 @@ FIRST_ROUND = 1.3  # times the first-order radius
 
 
 def pgd(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
-    """Every sample has its own bracket of sizes; finished ones leave the batch. Where few features move, a scan comes first."""
+    """A search over sizes; where few features move, a scan comes first."""
     if few_move(task):
         scan(task, found, linear, restarts, generator)
+    over_sizes(task, found, linear, restarts, generator)
+
+
+def over_sizes(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
+    """Every sample has its own bracket of sizes, narrowed from what is found; finished ones leave the batch."""
     nearest = linear.amin(-1)
     furthest = torch.minimum(FAR * nearest, task.allowed.greatest)
     aims = _aims(linear, restarts)

@@ -9,6 +9,7 @@ from torch import Tensor
 from popqorn._typing import Float
 from popqorn.attacks.fgsm import FAR
 from popqorn.attacks.found import Found, lowest_margin, pull_in
+from popqorn.relax.relaxation import Interval
 from popqorn.task import Task
 
 FEW = 6  # features: up to here directions can be enumerated
@@ -24,7 +25,8 @@ ROWS = 4096  # sequences at once
 
 def few_move(task: Task) -> bool:
     """Whether no sample has more moving features than can be scanned."""
-    return int(_moving(task).flatten(1).sum(-1).max()) <= FEW
+    box = _unit_box(task)
+    return int((box.upper > box.lower).flatten(1).sum(-1).max()) <= FEW
 
 
 @torch.no_grad()
@@ -69,22 +71,20 @@ def _try(task: Task, found: Found, active: Tensor, moves: Float[Tensor, "active 
         found.offer(task, active[hit], pulled, lowest_margin(part, pulled) < 0)
 
 
-def _moving(task: Task) -> Tensor:
-    """Which features may move at all, `[batch, frames, features]`."""
-    box = task.allowed.at(torch.ones_like(task.allowed.eps)).box()
-    return box.upper > box.lower
+def _unit_box(task: Task) -> Interval:
+    """How far every feature may go at size 1."""
+    return task.allowed.at(torch.ones_like(task.allowed.eps)).box()
 
 
 def _moves(task: Task, turn: int, generator: torch.Generator) -> Float[Tensor, "batch moves frames features"]:
     """Moves of size 1 in the directions of a pass: in units of how far each feature may go."""
-    center = task.allowed.center
-    moving = _moving(task).flatten(1)
+    center, box = task.allowed.center, _unit_box(task)
+    moving = (box.upper > box.lower).flatten(1)
     most = int(moving.sum(-1).max())
     directions = _directions(most, turn, generator, center)
     place = moving.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
     moves = torch.zeros(len(center), len(directions), moving.shape[1], dtype=center.dtype, device=center.device)
     moves.scatter_(2, place.unsqueeze(1).expand(-1, len(directions), -1), directions.expand(len(center), -1, -1))
-    box = task.allowed.at(torch.ones_like(task.allowed.eps)).box()
     reach = torch.where(
         moves.unflatten(2, center.shape[1:]) > 0, (box.upper - center).unsqueeze(1), (center - box.lower).unsqueeze(1)
     )

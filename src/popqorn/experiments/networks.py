@@ -81,4 +81,5 @@ def trained(
     unfinished = path.with_suffix(".part")
     save_file(model.state_dict(), unfinished, metadata={"test_accuracy": repr(measured)})
     unfinished.replace(path)
+    kept.unlink(missing_ok=True)
     return Trained(model, measured)

@@ -42,7 +42,8 @@ def train(
 ) -> SequenceClassifier:
     """Fit `model`; repeatable for a seeded generator. `on_batch(done, total)` is told of every batch.
 
-    What every epoch ends with is kept in the file `kept`, and training goes on from there, to the same network.
+    What every epoch ends with is kept in the file `kept`, and training goes on from there, to the same network. Who asked for
+    the file deletes it once the network itself is saved.
     """
     model.train()
     optimiser = recipe.optimiser(model)
@@ -64,14 +65,12 @@ def train(
                 on_batch(done, total)
         if kept is not None:
             _keep(kept, parts, epoch + 1)
-    if kept is not None:
-        kept.unlink()
     return model.eval()
 
 
 def _keep(path: Path, parts: dict[str, Any], epochs: int) -> None:
     state = {name: part.state_dict() for name, part in parts.items()}
-    unfinished = path.with_suffix(".part")
+    unfinished = path.with_suffix(".saving")
     torch.save({**state, "epochs": epochs, "chance": torch.get_rng_state()}, unfinished)
     unfinished.replace(path)
 
