@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import popqorn
-from popqorn.tape import activations
+from popqorn.relax import activations
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from boxes import boxes, points
+from popqorn.relax import activations
+from popqorn.relax.activations import Activation, Sigmoidal, Smooth
 from popqorn.relax.lines import certified_minimum, image, lines
 from popqorn.relax.maximum import maximum_planes
 from popqorn.relax.relaxation import Interval
-from popqorn.tape import activations
-from popqorn.tape.activations import Activation, Sigmoidal, Smooth
 
 pytestmark = pytest.mark.shapes
 

@@ -9,15 +9,16 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from boxes import boxes, points
+from popqorn.relax.gates import GateKind
 from popqorn.relax.minimum import GateBox, least_value, lowest_point, offset
 from popqorn.relax.planes import envelope_slopes, planes
 from popqorn.relax.relaxation import Interval, Relaxation
-from popqorn.relax.weak import gate_constants, gate_lines
-from popqorn.tape.ops import GateKind
+from popqorn.relax.weak import gate_lines
+from popqorn.tape.ops.nonlinear import Gate
 
 pytestmark = pytest.mark.shapes
 
-RELAXATIONS = {"planes": planes, "lines": gate_lines, "constants": gate_constants}
+RELAXATIONS = {"planes": planes, "lines": gate_lines, "constants": lambda kind, v, z: Gate((0, 1), kind, 1).constants(v, z)}
 both_gates = pytest.mark.parametrize("kind", list(GateKind), ids=["identity", "tanh"])
 
 

@@ -2,26 +2,25 @@
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import popqorn
-from popqorn.bounds import boxes
 from popqorn.bounds.inner import relax
 from popqorn.readers.classifier import tape_of
+from popqorn.relax import activations
 from popqorn.relax.methods import METHODS
-from popqorn.tape import activations
-from popqorn.tape.ops import Affine, Concat, Constant, Gate, Input, Maximum, Scale, Slice, Sum, Unary
+from popqorn.tape.ops.node import LinearNode
+from popqorn.tape.ops.nonlinear import Gate
 from popqorn.tape.tape import TapeWriter
 from sets import around
 
 pytestmark = pytest.mark.shapes
 
 FRAMES, FEATURES, HIDDEN, CLASSES = 3, 5, 4, 3
-OPERATIONS = {Input, Constant, Affine, Scale, Sum, Slice, Concat, Unary, Gate, Maximum}
 
 CELLS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "tanh": (nn.RNN, {"nonlinearity": "tanh"}),
@@ -149,19 +148,10 @@ def test_own_activation_can_be_registered() -> None:
     assert (logits <= upper).all()
 
 
-def test_every_nonlinear_operation_has_a_box_and_a_relaxation_and_linear_ones_need_none() -> None:
-    nonlinear = {operation for operation in OPERATIONS if not operation.linear}
-    assert nonlinear == {Unary, Gate, Maximum}
-    for method in METHODS.values():
-        assert set(method.rules) == nonlinear
-    assert nonlinear <= set(boxes._RULES)
-
-
 @dataclass(frozen=True, eq=False)
-class RunningMean:
+class RunningMean(LinearNode):
     """A linear operation the engine has never heard of: the mean of each entry and its neighbour, plus a constant."""
 
-    linear: ClassVar[bool] = True
     sources: tuple[int, ...]
     width: int
 
@@ -192,14 +182,6 @@ def test_a_linear_operation_needs_no_rule() -> None:
     jacobian = torch.autograd.functional.jacobian(lambda x: (linear(x) @ rows[0].mT).sum(0), inputs)
     exact = linear(inputs) @ rows[0].mT - 0.2 * torch.linalg.vector_norm(jacobian, dim=-1).sum(-1).T
     torch.testing.assert_close(relax(linear, around(inputs, 0.2), METHODS["planes"]).lower(rows), exact)
-
-
-def test_a_nonlinear_operation_without_a_rule_is_refused() -> None:
-    writer = TapeWriter(1, 3, dtype=torch.float64, device=torch.device("cpu"))
-    odd = type("Odd", (RunningMean,), {"linear": False})
-    tape = writer.finish(writer._append(odd((writer.input(0),), 2)))
-    with pytest.raises(TypeError, match="Odd is not linear and has no rule"):
-        relax(tape, around(torch.zeros(1, 1, 3, dtype=torch.float64), 0.1), METHODS["planes"])
 
 
 def test_tape_drops_what_the_output_does_not_need() -> None:

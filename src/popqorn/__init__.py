@@ -18,11 +18,11 @@ from popqorn.readers.heads import register_activation
 from popqorn.regions.ball import Ball
 from popqorn.regions.box import Box
 from popqorn.regions.words import Words
+from popqorn.relax.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
 from popqorn.specs.decision import Decision
 from popqorn.specs.property import Property
 from popqorn.specs.tolerance import Tolerance
 from popqorn.status import Status
-from popqorn.tape.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
 
 __all__ = [
     "Activation",

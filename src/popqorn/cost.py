@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,11 +11,9 @@ from torch import nn
 
 from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import entry_blocks
-from popqorn.bounds.inner import operands_to_bound
-from popqorn.readers.classifier import tape_of
+from popqorn.bounds.inner import operands_to_bound, relax
 from popqorn.reading import read_choice, read_count
-from popqorn.sequences import Sequences
-from popqorn.tape.ops import Affine
+from popqorn.tape.ops.linear import Affine
 from popqorn.tape.tape import Tape
 from popqorn.task import Question, Task, read_region, read_spec
 
@@ -81,11 +79,11 @@ def estimate_cost(
     )
     evaluations = flops = seconds = 0.0
     memory = 0
-    for task, group in zip(question.tasks, question.groups, strict=True):
+    for task in question.tasks:
         count = len(task) * _EVALUATIONS[call](task.tape.frames, sizes)
         each = evaluation_flops(task.tape, task.margins.rows.shape[1])
         evaluations, flops = evaluations + count, flops + count * each
-        seconds += count * each / _speed(question, task, group)
+        seconds += count * each / _speed(task)
         memory = max(memory, _memory(task))
     return Cost(seconds, evaluations, flops, memory)
 
@@ -124,26 +122,28 @@ def _memory(task: Task) -> int:
     return int(entries * values * (8 + 2 * rows) * task.allowed.center.element_size())
 
 
-def _speed(question: Question, task: Task, group: Sequences) -> float:
-    """FLOP per second of the network itself, on as many samples and frames as a pilot may take."""
-    rows = task.margins.rows.shape[1]
-    frames, tape = group.frames, task.tape
-    while frames > 1 and evaluation_flops(tape, rows) > PILOT_FLOPS:
-        frames = max(1, frames // 2)
-        tape = tape_of(question.model, frames, dtype=group.values.dtype, device=group.values.device)
-    flops = evaluation_flops(tape, rows)
+def _speed(task: Task) -> float:
+    """FLOP per second of bounding the first part of the network, as much of it and as many samples as a pilot may take."""
+    tape, flops = _beginning(task.tape)
     count = min(len(task), max(1, int(PILOT_FLOPS / flops)))
-    pilot = task.select(torch.arange(count, device=group.values.device))
-    if frames < group.frames:
-        inputs = group.values[:count, :frames]
-        pilot = Question.read(
-            question.model, inputs, lengths=None, region=read_region(None, None, None, None), spec=None, dtype=inputs.dtype
-        ).tasks[0]
+    pilot = task.select(torch.arange(count, device=task.allowed.center.device))
     _, linear = pilot.first_order()
-    size = linear.amin(-1).nan_to_num(posinf=1.0) / frames
+    allowed = pilot.allowed.at(linear.amin(-1).nan_to_num(posinf=1.0) / tape.frames)
     took = []
     for _ in range(2):  # the first warms up
         started = time.perf_counter()
-        pilot.prove(size)
+        relax(tape, allowed, task.method, task.chunk_rows)
         took.append(time.perf_counter() - started)
-    return count * evaluation_flops(pilot.tape, pilot.margins.rows.shape[1]) / min(took)
+    return count * flops / min(took)
+
+
+def _beginning(tape: Tape) -> tuple[Tape, float]:
+    """The operations up to the last one whose bounds a pilot has time for, and what their walks take."""
+    flops, end = 0.0, 0
+    for position in sorted(operands_to_bound(tape)):
+        more = _walk_flops(tape, position, 2 * tape.nodes[position].width)
+        if end and flops + more > PILOT_FLOPS:
+            break
+        flops, end = flops + more, position
+    end = end or len(tape.nodes) - 1
+    return replace(tape, nodes=tape.nodes[: end + 1], shape=(tape.nodes[end].width,)), max(flops, 1.0)

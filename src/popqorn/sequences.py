@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,16 +15,30 @@ from popqorn.reading import read_tensor
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences of one length, out of a batch of `batch` of up to `longest` frames; `samples` are their places in it."""
+    """Sequences of one length, out of a batch of `batch` of up to `longest` frames; `samples` are their places in it.
+
+    `values` has what moves: frames, flattened. `sample` is the shape in which the model takes one; `tokens` are what it takes
+    instead, if the values are the vectors of its vocabulary.
+    """
 
     values: Float[Tensor, "group frames features"]
     samples: Int[Tensor, " group"]
     batch: int
     longest: int
+    sample: tuple[int, ...]
+    tokens: Int[Tensor, "group frames"] | None = None
 
     @property
     def frames(self) -> int:
         return self.values.shape[1]
+
+    def with_vectors(self, table: Float[Tensor, "words features"]) -> "Sequences":
+        """The same with the tokens' vectors as values."""
+        assert self.tokens is not None
+        outside = self.tokens[(self.tokens < 0) | (self.tokens >= len(table))]
+        if len(outside):
+            raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {len(table) - 1}")
+        return replace(self, values=table[self.tokens.to(table.device)], sample=(self.frames, table.shape[1]))
 
     def of_batch(self, tensor: Tensor, *, frames: bool = False) -> Tensor:
         """These sequences' part of a tensor `[batch, ...]`; with `frames`, of one `[batch, longest, ...]`."""
@@ -59,8 +73,53 @@ def read_sequences(inputs: Any, lengths: Any, features: int, dtype: torch.dtype)
         values = padded[samples, :length]
         if not torch.isfinite(values).all():
             raise ValueError("inputs hold NaN or infinite values; replace or drop those samples")
-        groups.append(Sequences(values, samples, shape[0], shape[1]))
+        groups.append(Sequences(values, samples, shape[0], shape[1], tuple(values.shape[1:])))
     return groups
+
+
+def read_samples(inputs: Any, lengths: Any, dtype: torch.dtype) -> list[Sequences]:
+    """The same for a model whose inputs may be of any shape, `[batch, ...]`.
+
+    `[batch, frames, features]` and more axes are sequences: what is behind the second axis is a frame. `[batch, features]` and
+    images, `[batch, channels, height, width]`, are one frame.
+    """
+    padded, lengths = _padded(inputs, lengths)
+    shape = tuple(padded.shape)
+    if padded.dim() < 2:
+        raise ValueError(f"inputs have shape {shape}; they must be [batch, ...]: add the batch axis with inputs[None]")
+    alone = padded.dim() in (2, 4)
+    if alone and lengths is not None:
+        raise ValueError(f"lengths are given, but inputs of shape {shape} are no sequences; leave them out")
+    if 0 in shape:
+        raise ValueError(f"inputs have shape {shape}; no axis may be empty")
+    flat = padded.reshape(shape[0], 1, -1) if alone else padded.flatten(2)
+    groups = read_sequences(flat, lengths, flat.shape[2], dtype)
+    return [replace(group, sample=shape[1:] if alone else (group.frames, *shape[2:])) for group in groups]
+
+
+def are_tokens(inputs: Any) -> bool:
+    """Whether inputs are whole numbers."""
+    first = inputs[0] if isinstance(inputs, Sequence) and inputs else inputs
+    if isinstance(first, PackedSequence):
+        first = first.data
+    try:
+        tensor = read_tensor(first, "inputs")
+    except ValueError:
+        return False
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
+def read_tokens(inputs: Any, lengths: Any) -> list[Sequences]:
+    """Token ids, `[batch, frames]` or a list of such rows of any lengths; their values are still missing."""
+    if isinstance(inputs, Sequence) and not isinstance(inputs[0], int):
+        rows = [read_tensor(item, f"inputs[{number}]").reshape(-1, 1) for number, item in enumerate(inputs)]
+        tokens, lengths = _padded(rows, lengths)
+    else:
+        tokens = read_tensor(inputs, "inputs").unsqueeze(-1)
+    if tokens.dim() != 3:
+        raise ValueError(f"inputs have shape {tuple(tokens.shape[:-1])}; token ids must be [batch, frames]")
+    groups = read_sequences(tokens, lengths, 1, torch.float64)
+    return [replace(group, tokens=group.values.squeeze(-1).long()) for group in groups]
 
 
 def _padded(inputs: Any, lengths: Any) -> tuple[Tensor, Any]:

@@ -13,12 +13,13 @@ from popqorn.arithmetic import agreement, sum_below
 from popqorn.bounds.chunks import entry_blocks, read_chunk_rows
 from popqorn.bounds.first_order import first_order
 from popqorn.bounds.inner import Run, relax, run
-from popqorn.readers.classifier import SequenceClassifier, outputs_of, read_model, tape_of
+from popqorn.readers.models import read_model
+from popqorn.readers.network import Network, Reading
 from popqorn.reading import describe, fingerprint, read_dtype, read_tensor
 from popqorn.regions.ball import Ball
 from popqorn.regions.region import AllowedSet, Region
 from popqorn.relax.methods import Method, read_method
-from popqorn.sequences import Sequences, read_sequences, together
+from popqorn.sequences import Sequences, together
 from popqorn.specs.decision import Decision
 from popqorn.specs.spec import Margins, Spec, extremes
 from popqorn.tape.tape import Tape
@@ -84,8 +85,9 @@ class Task:
 class Question:
     """What a public function was asked: one task per length of sequence, and the settings that decide the numbers."""
 
-    model: SequenceClassifier
+    network: Network
     groups: list[Sequences]
+    readings: list[Reading]
     tasks: list[Task]
     difference: Float[Tensor, " batch"]
     settings: dict[str, Any]
@@ -109,32 +111,33 @@ class Question:
         """Check the arguments of a public function; every error names the argument and the remedy. No `spec`: bare outputs."""
         network = read_model(model)
         dtype = read_dtype(dtype)
-        groups = read_sequences(inputs, lengths, network.rnn.input_size, dtype)
+        groups = network.sequences(inputs, lengths, dtype)
         chosen, chunk = read_method(method), read_chunk_rows(chunk_rows)
-        tasks, differences = [], []
-        tape_of(network, 1, dtype=dtype, device=groups[0].values.device)  # what cannot be read is told before it is run
+        readings, tasks, differences = [], [], []
         for group in groups:
-            own = outputs_of(network, group.values)  # before weights are read: it may be a hook that makes them
-            tape = tape_of(network, group.frames, dtype=dtype, device=group.values.device)
-            allowed = region.around(group)
-            outputs = tape(allowed.center).unflatten(1, tape.shape)
-            margins = extremes(outputs) if spec is None else spec.margins(outputs, group)
-            margins, difference = _asked(network, own, tape, allowed, outputs.flatten(1), margins)
+            reading = network.reading(group, decides=isinstance(spec, Decision))
+            tape, allowed = reading.tape, region.around(group)
+            outputs = tape(allowed.center)
+            shaped = outputs.unflatten(1, tape.shape)
+            margins = extremes(shaped) if spec is None else spec.margins(shaped, group)
+            margins, difference = _asked(reading, allowed, outputs, margins)
             differences.append(difference)
+            readings.append(reading)
             tasks.append(Task(tape, allowed, margins, chosen, chunk))
         about = {
             "popqorn": __version__,
             "torch": torch.__version__,
             "region": describe(region),
             "spec": None if spec is None else describe(spec),
+            "left_off": readings[0].left_off,
             "dtype": str(dtype).removeprefix("torch."),
             "device": str(groups[0].values.device),
-            "shape": [groups[0].batch, groups[0].longest, network.rnn.input_size],
+            "shape": [groups[0].batch, groups[0].longest, groups[0].values.shape[2]],
             "lengths": [group.frames for group in groups],
-            "weights": fingerprint(network.state_dict().values()),
+            "weights": fingerprint(tensor for _, tensor in network.tensors()),
             "inputs": fingerprint(group.values for group in groups),
         }
-        return Question(network, groups, tasks, together(differences, groups), about)
+        return Question(network, groups, readings, tasks, together(differences, groups), about)
 
     def sizes(self, eps: Any) -> list[Tensor]:
         """The size of every set, per task: as given, or each as large as it gets."""
@@ -180,22 +183,16 @@ class Question:
         return allowed.greatest
 
 
-def _asked(
-    network: SequenceClassifier, own: Tensor, tape: Tape, allowed: AllowedSet, outputs: Tensor, margins: Margins
-) -> tuple[Margins, Tensor]:
+def _asked(reading: Reading, allowed: AllowedSet, outputs: Tensor, margins: Margins) -> tuple[Margins, Tensor]:
     """Ask the model itself, at the inputs and at others around them: what it decides otherwise than its tape, or computes
-    otherwise, is not worth proving. `own` are its outputs at the inputs. Also returns how far the two are apart.
+    otherwise, is not worth proving. Also returns how far the two are apart.
     """
-    if own.shape != outputs.shape:
-        raise ValueError(
-            f"model: it returns {own.shape[1]} outputs per sample where {outputs.shape[1]} were read from its modules; "
-            "remove forward hooks and changes of forward"
-        )
-    difference, size = _apart(own, outputs)
+    tape, own = reading.tape, reading.at_inputs
+    difference, size = _apart(own, reading.finished(outputs))
     for points in _elsewhere(allowed):
-        apart, larger = _apart(outputs_of(network, points), tape(points))
+        apart, larger = _apart(reading.own(points), reading.finished(tape(points)))
         difference, size = torch.maximum(difference, apart), torch.maximum(size, larger)
-    most = agreement(tape.frames, next(network.parameters()).dtype) * size
+    most = agreement(tape.frames, reading.dtype) * size
     differs = ~(difference <= most)  # NaN differs
     if margins.claimed:
         differs = differs | ((margins.of(own.to(outputs)) > 0) != (margins.of(outputs) > 0)).any(-1)

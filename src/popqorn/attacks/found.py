@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Bool, Float, Int
-from popqorn.readers.classifier import SequenceClassifier, outputs_of
+from popqorn.readers.network import Reading
 from popqorn.task import Task
 
 LOWEST = -1  # an aim: whichever margin is the lowest
@@ -63,9 +63,7 @@ def pull_in(task: Task, points: Float[Tensor, "batch frames features"], steps: i
     return center + high[:, None, None] * move
 
 
-def checked(
-    model: SequenceClassifier, task: Task, found: Found
-) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch frames features"]]:
+def checked(reading: Reading, task: Task, found: Found) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch frames features"]]:
     """Radii and inputs that stand: the model itself, in its own precision, must agree that a margin is negative.
 
     It must be so by more than rounding, which differs with the size of a batch. Points that end nearer to the boundary are pushed
@@ -73,13 +71,13 @@ def checked(
     """
     allowed, points = task.allowed, found.points
     stands = torch.zeros_like(found.radius, dtype=torch.bool)
-    noise = ROUNDING * torch.finfo(next(model.parameters()).dtype).eps
+    noise = ROUNDING * torch.finfo(reading.dtype).eps
     for push in PUSHES if allowed.choices is None else (0.0,):
         pushed = points
         if push:
             pushed = allowed.center + (1 + push) * (points - allowed.center)
             pushed = allowed.at(allowed.size_of(pushed)).nearest(pushed)
-        outputs = outputs_of(model, pushed).to(task.margins.rows)
+        outputs = reading.own(pushed).to(task.margins.rows)
         clear = task.margins.of(outputs).amin(-1) < -noise * outputs.abs().amax(-1).clamp(min=1)
         now = ~stands & found.radius.isfinite() & clear & (lowest_margin(task, pushed) < 0)
         points = torch.where(now[:, None, None], pushed, points)

@@ -13,7 +13,7 @@ from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.found import Found, checked
 from popqorn.attacks.methods import Attack, read_attack
 from popqorn.progress import Watch
-from popqorn.readers.classifier import SequenceClassifier, outputs_of
+from popqorn.readers.network import Reading
 from popqorn.reading import read_count, read_seed
 from popqorn.result import Result
 from popqorn.status import Status
@@ -90,10 +90,12 @@ def attack(
     restarts = read_count("restarts", restarts)
     generator = torch.Generator(question.groups[0].values.device).manual_seed(read_seed(seed))
     watch = Watch(progress, "attack", question.batch)
-    found = [_attacked(question.model, task, chosen, restarts, generator, watch) for task in question.tasks]
+    found = [
+        _attacked(*asked, chosen, restarts, generator, watch) for asked in zip(question.readings, question.tasks, strict=True)
+    ]
     outputs = [
-        outputs_of(question.model, points).unflatten(1, task.tape.shape)
-        for (_, points, _), task in zip(found, question.tasks, strict=True)
+        reading.own(points).unflatten(1, reading.tape.shape)
+        for (_, points, _), reading in zip(found, question.readings, strict=True)
     ]
     radius, named = question.together([radius for radius, _, _ in found]), question.decisions()
     return AttackResult(
@@ -110,7 +112,7 @@ def attack(
 
 
 def _attacked(
-    model: SequenceClassifier, task: Task, method: Attack, restarts: int, generator: torch.Generator, watch: Watch
+    reading: Reading, task: Task, method: Attack, restarts: int, generator: torch.Generator, watch: Watch
 ) -> tuple[Tensor, Tensor, list[Status]]:
     """Radii, inputs and statuses for one task, in blocks; what an attack had found when the user stopped it counts."""
     unknown = task.margins.holds | task.margins.refused
@@ -125,7 +127,7 @@ def _attacked(
         with watch.stoppable():
             _run(part, found, method, restarts, generator)
             done[index] = True
-        radius[index], points[index] = checked(model, part, found)
+        radius[index], points[index] = checked(reading, part, found)
         with watch.stoppable():
             watch.advance(int(done[index].sum()))
 

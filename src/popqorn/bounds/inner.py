@@ -8,14 +8,14 @@ from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.arithmetic import settled
-from popqorn.bounds.boxes import propagate
 from popqorn.bounds.chunks import walk_pieces
 from popqorn.bounds.errors import Errors
 from popqorn.bounds.walk import walk_back
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.methods import METHODS, Method
 from popqorn.relax.relaxation import Interval, Relaxation
-from popqorn.tape.ops import Input, Node, Scale, Slice
+from popqorn.tape.ops.linear import Concat, Gather, Input, Scale, Slice
+from popqorn.tape.ops.node import LinearNode, Node, NonlinearNode
 from popqorn.tape.tape import Tape
 
 
@@ -101,11 +101,12 @@ def relax(
             box = Interval(frames.lower[:, node.frame], frames.upper[:, node.frame])
             error = rounding.of_input(box)
             box = box.widened(error)
-        elif node.linear:
+        elif isinstance(node, LinearNode):
             error = rounding.of(node, operands, carried)
-            box = propagate(node, *operands).widened(error)
+            box = node.image(*operands).widened(error)
         else:
-            box = propagate(node, *operands)
+            assert isinstance(node, NonlinearNode)
+            box = node.image(*operands)
             relaxation = method.relax(node, *operands)
             still = [source in known for source in node.sources]
             outwards, outside = rounding.of_relaxation(node, relaxation, operands, carried, still)
@@ -155,9 +156,9 @@ def _evaluated(
         value = node.evaluate(*(operand.lower for operand in operands))
         error = torch.zeros_like(value)
         if operands:
-            around = propagate(node, *(operand.widened(error) for operand, error in zip(operands, carried, strict=True)))
+            around = node.image(*(operand.widened(error) for operand, error in zip(operands, carried, strict=True)))
             error = torch.maximum(around.upper - value, value - around.lower)
-        if operands and node.linear:
+        if operands and isinstance(node, LinearNode):
             error = error + rounding.of(node, operands, carried)
     return value, error + rounding.of_value(Interval(value, value))
 
@@ -169,14 +170,16 @@ def _is_known(node: Node, known: Mapping[int, Tensor], allowed: AllowedSet) -> b
 
 
 def operands_to_bound(tape: Tape) -> frozenset[int]:
-    """The nodes whose boxes decide a relaxation; the box of a slice or a multiple follows from that of the whole."""
+    """The nodes whose boxes decide a relaxation; the box of a choice of entries or a multiple follows from that of the whole."""
     wanted = set()
     for node in tape.nodes:
         if not node.linear:
-            for source in node.sources:
-                while isinstance(tape.nodes[source], Slice | Scale):
-                    source = tape.nodes[source].sources[0]
-                if tape.nodes[source].sources:
+            waiting = list(node.sources)
+            while waiting:
+                source = waiting.pop()
+                if isinstance(tape.nodes[source], Slice | Gather | Concat | Scale):
+                    waiting.extend(tape.nodes[source].sources)
+                elif tape.nodes[source].sources:
                     wanted.add(source)
     return frozenset(wanted)
 

@@ -15,7 +15,8 @@ from popqorn._typing import Float
 from popqorn.arithmetic import sum_below
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
-from popqorn.tape.ops import Affine, Input, Node, Slice, Sum, pull_back
+from popqorn.tape.ops.linear import Affine, Input, Slice, Sum
+from popqorn.tape.ops.node import Node, pull_back
 from popqorn.tape.tape import Tape
 
 

@@ -1,10 +1,16 @@
 """`SequenceClassifier`: a recurrent network, a way to pool its outputs, and a head; and the tape of one."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from popqorn.readers.heads import write_head
-from popqorn.readers.recurrent import cell_kind, unroll
+from popqorn.readers.network import Network, Reading
+from popqorn.readers.recurrent import cell_kind, cell_of, unroll, weights_of
+from popqorn.sequences import Sequences, read_sequences
 from popqorn.tape.tape import Tape, TapeWriter
 
 POOLINGS = ("last", "mean", "max", "final", None)
@@ -78,7 +84,9 @@ def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, devic
     """The tape of `model` in eval mode for sequences of `frames` frames."""
     writer = TapeWriter(frames, model.rnn.input_size, dtype=dtype, device=device)
     positions = [writer.input(frame) for frame in range(frames)]
-    outputs = unroll(writer, model.rnn, positions, model.initial_state)
+    layers = weights_of(model.rnn)
+    initial = [[writer.constant(state[place]) for state in model.initial_state] for place in range(len(layers) * len(layers[0]))]
+    outputs, _ = unroll(writer, cell_of(model.rnn), layers, positions, initial)
     steps = [writer.concat(*step) if len(step) > 1 else step[0] for step in outputs]
     if model.pooling is None:
         heads = [write_head(writer, model.head, step) for step in steps]
@@ -94,26 +102,30 @@ def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, devic
     return writer.finish(write_head(writer, model.head, pooled))
 
 
-@torch.no_grad()
-def read_model(model: object) -> SequenceClassifier:
-    """The model as given, if it can be read; every refusal says what to do."""
-    while isinstance(inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None), nn.Module):
-        model = inner  # compiled, or spread over devices
-    kind = type(model).__name__
-    if not isinstance(model, SequenceClassifier):
-        remedy = "wrap your network as popqorn.SequenceClassifier(rnn, head)"
-        if isinstance(model, nn.RNNBase):
-            remedy = "add its head: popqorn.SequenceClassifier(rnn, nn.Linear(rnn.hidden_size, classes))"
-        raise TypeError(f"model is a {kind}, which cannot be read; {remedy}")
-    if type(model).forward is not SequenceClassifier.forward:
-        raise TypeError(f"model is a {kind} with a forward of its own, which cannot be read; pass a SequenceClassifier")
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        bad = int((~torch.isfinite(tensor)).sum())
-        if bad:
+@dataclass(frozen=True)
+class ClassifierNetwork(Network):
+    """A `SequenceClassifier`, whose parts are known: it needs no tracing."""
+
+    model: SequenceClassifier
+
+    def sequences(self, inputs: Any, lengths: Any, dtype: torch.dtype) -> list[Sequences]:
+        return read_sequences(inputs, lengths, self.model.rnn.input_size, dtype)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.model.named_parameters()
+        yield from self.model.named_buffers()
+
+    def reading(self, group: Sequences, *, decides: bool) -> Reading:
+        options: dict[str, Any] = {"dtype": group.values.dtype, "device": group.values.device}
+        tape_of(self.model, 1, **options)  # what cannot be read is told before it is run
+        at_inputs = outputs_of(self.model, group.values)  # before weights are read: it may be a hook that makes them
+        tape = tape_of(self.model, group.frames, **options)
+        if at_inputs.shape[1] != tape.outputs:
             raise ValueError(
-                f"model: {name} holds {bad} value(s) that are NaN or infinite; nothing can be proven, load sound weights"
+                f"model: it returns {at_inputs.shape[1]} outputs per sample where {tape.outputs} were read from its modules; "
+                "remove forward hooks and changes of forward"
             )
-    return model
+        return Reading(tape, at_inputs, lambda values: outputs_of(self.model, values), next(self.model.parameters()).dtype)
 
 
 @torch.no_grad()

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from popqorn.tape import activations
-from popqorn.tape.activations import Activation
+from popqorn.relax import activations
+from popqorn.relax.activations import Activation
 from popqorn.tape.tape import TapeWriter
 
 Reader = Callable[[Any], Activation | None]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import narrow, rounding
+from popqorn.relax.activations import Activation, Concave, Convex, Function, PiecewiseLinear, Sigmoidal, Smooth
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
-from popqorn.tape.activations import Activation, Function, PiecewiseLinear, Sigmoidal, Smooth
 
 TANGENT_STEPS = 26
 HULL_ROUNDS = 16
@@ -26,20 +26,34 @@ REFINEMENTS = 2
 
 def lines(activation: Activation, box: Interval) -> Relaxation:
     """Lower and upper line of `activation` over `box`: `lower(x) <= f(x) <= upper(x)` for all `x` in the box."""
-    lower_line = _LOWER_LINES[type(activation.shape)]
-    slope, offset = lower_line(activation.function, activation.shape, box.lower, box.upper)
-    mirrored_shape = _MIRRORED[type(activation.shape)](activation.shape)
-    mirrored_slope, mirrored_offset = lower_line(mirror(activation.function), mirrored_shape, -box.upper, -box.lower)
-    return Relaxation(Linear((slope,), offset - activation.slack), Linear((mirrored_slope,), activation.slack - mirrored_offset))
+    box, undefined = _domain(activation, box)
+    shape, mirrored = activation.shape, _MIRRORED[type(activation.shape)](activation.shape)
+    slope, offset = _LOWER_LINES[type(shape)](activation.function, shape, box.lower, box.upper)
+    mirrored_slope, mirrored_offset = _LOWER_LINES[type(mirrored)](mirror(activation.function), mirrored, -box.upper, -box.lower)
+    lower, upper = offset - activation.slack, activation.slack - mirrored_offset
+    if undefined is not None:
+        slope, mirrored_slope = slope.masked_fill(undefined, 0.0), mirrored_slope.masked_fill(undefined, 0.0)
+        lower, upper = lower.masked_fill(undefined, -math.inf), upper.masked_fill(undefined, math.inf)
+    return Relaxation(Linear((slope,), lower), Linear((mirrored_slope,), upper))
 
 
 def image(activation: Activation, box: Interval) -> Interval:
     """The least and greatest value of `activation` on `box` (an enclosure of them)."""
-    minimum = _MINIMUM[type(activation.shape)]
-    low = minimum(activation.function, activation.shape, box.lower, box.upper)
-    mirrored_shape = _MIRRORED[type(activation.shape)](activation.shape)
-    high = -minimum(mirror(activation.function), mirrored_shape, -box.upper, -box.lower)
-    return Interval(low - activation.slack, high + activation.slack)
+    box, undefined = _domain(activation, box)
+    shape, mirrored = activation.shape, _MIRRORED[type(activation.shape)](activation.shape)
+    low = _MINIMUM[type(shape)](activation.function, shape, box.lower, box.upper) - activation.slack
+    high = -_MINIMUM[type(mirrored)](mirror(activation.function), mirrored, -box.upper, -box.lower) + activation.slack
+    if undefined is not None:
+        low, high = low.masked_fill(undefined, -math.inf), high.masked_fill(undefined, math.inf)
+    return Interval(low, high)
+
+
+def _domain(activation: Activation, box: Interval) -> tuple[Interval, Tensor | None]:
+    """The box, and where the function is not defined on all of it: there the box becomes the point 1, and nothing is known."""
+    if activation.defined is None:
+        return box, None
+    undefined = ~activation.defined(box.lower, box.upper)
+    return Interval(box.lower.masked_fill(undefined, 1.0), box.upper.masked_fill(undefined, 1.0)), undefined
 
 
 def mirror(function: Function) -> Function:
@@ -97,6 +111,38 @@ def _mirrored_sigmoidal(shape: Sigmoidal) -> Sigmoidal:
     # symmetric about its knot k, -f(-x) is f shifted by 2k (and up or down)
     shift = 2 * shape.knot
     return Sigmoidal(lambda x: shape.derivative(-x), -shape.knot, lambda upper: touch(upper + shift) - shift)
+
+
+# ---- convex or concave as a whole --------------------------------------------------------------------------------------------
+
+
+def _convex_lower(function: Function, shape: Convex, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """The tangent at the midpoint."""
+    middle = (lower + upper) / 2
+    slope, value = shape.derivative(middle), function(middle)
+    error = rounding(value, slope * torch.maximum(lower.abs(), upper.abs()), slope * (upper - lower))
+    return slope, value - slope * middle - error
+
+
+def _convex_minimum(function: Function, shape: Convex, lower: Tensor, upper: Tensor) -> Tensor:
+    value = function(torch.minimum(torch.maximum(lower, torch.full_like(lower, shape.lowest)), upper))
+    return value - rounding(value)
+
+
+def _concave_lower(function: Function, shape: Concave, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """The chord; over a narrow box, where it is mostly rounding, the tangent's slope."""
+    run = upper - lower
+    start, end = function(lower), function(upper)
+    slope = torch.where(
+        run < narrow(run.dtype), shape.derivative((lower + upper) / 2), (end - start) / torch.where(run > 0, run, 1.0)
+    )
+    least = torch.minimum(start - slope * lower, end - slope * upper)
+    return slope, least - rounding(start, end, slope * torch.maximum(lower.abs(), upper.abs()))
+
+
+def _concave_minimum(function: Function, shape: Concave, lower: Tensor, upper: Tensor) -> Tensor:
+    value = torch.minimum(function(lower), function(upper))
+    return value - rounding(value)
 
 
 # ---- linear between kinks ----------------------------------------------------------------------------------------------------
@@ -195,16 +241,22 @@ def _cell_bounds(
 LowerLine = Callable[[Function, Any, Tensor, Tensor], tuple[Tensor, Tensor]]
 _LOWER_LINES: dict[type, LowerLine] = {
     Sigmoidal: _sigmoidal_lower,
+    Convex: _convex_lower,
+    Concave: _concave_lower,
     PiecewiseLinear: _piecewise_lower,
     Smooth: _smooth_lower,
 }
 _MINIMUM: dict[type, Callable[[Function, Any, Tensor, Tensor], Tensor]] = {
     Sigmoidal: _sigmoidal_minimum,
+    Convex: _convex_minimum,
+    Concave: _concave_minimum,
     PiecewiseLinear: _piecewise_minimum,
     Smooth: _smooth_minimum,
 }
 _MIRRORED: dict[type, Callable[[Any], Any]] = {
     Sigmoidal: _mirrored_sigmoidal,
+    Convex: lambda shape: Concave(lambda x: shape.derivative(-x), -shape.lowest),
+    Concave: lambda shape: Convex(lambda x: shape.derivative(-x), -shape.highest),
     PiecewiseLinear: lambda shape: PiecewiseLinear(tuple(-kink for kink in reversed(shape.kinks))),
     Smooth: lambda shape: Smooth(lambda lower, upper: shape.curvature(-upper, -lower)),
 }

@@ -40,13 +40,6 @@ def maximum_planes(*operands: Interval) -> Relaxation:
     return Relaxation(Linear(tuple(below), zero), Linear(tuple(slopes), offset + error))
 
 
-def maximum_constants(*operands: Interval) -> Relaxation:
-    """The maximum between its least and its greatest value."""
-    values = maximum_image(*operands)
-    zeros = tuple(torch.zeros_like(values.lower) for _ in operands)
-    return Relaxation(Linear(zeros, values.lower), Linear(zeros, values.upper))
-
-
 def _stacked(operands: tuple[Interval, ...]) -> tuple[Tensor, Tensor]:
     lower = torch.stack(torch.broadcast_tensors(*(operand.lower for operand in operands)))
     return lower, torch.stack(torch.broadcast_tensors(*(operand.upper for operand in operands)))

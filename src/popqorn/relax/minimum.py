@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import rounding, tiny, unit
+from popqorn.relax.gates import GateKind
 from popqorn.relax.relaxation import Interval
-from popqorn.tape.ops import GateKind
 
 NEWTON_STEPS = 6
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import large, lost, narrow, rounding, unit
+from popqorn.relax.activations import tanh_touch
+from popqorn.relax.gates import GateKind
 from popqorn.relax.minimum import GateBox, gradient, least_value, lowest_point, offset
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
-from popqorn.tape.activations import tanh_touch
-from popqorn.tape.ops import GateKind
 
 EXCHANGE_STEPS = 6
 QUICK_STEPS = 4

@@ -1,13 +1,13 @@
-"""The paper's weaker relaxations of a gate (appendix B.1), kept to show what planes are worth."""
+"""The paper's weaker relaxation of a gate (appendix B.1), kept to show what planes are worth."""
 
 import torch
 from torch import Tensor
 
 from popqorn.arithmetic import lost, rounding
-from popqorn.relax.lines import image, lines
+from popqorn.relax.activations import SIGMOID
+from popqorn.relax.gates import GateKind
+from popqorn.relax.lines import lines
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
-from popqorn.tape.activations import SIGMOID, Activation
-from popqorn.tape.ops import GateKind
 
 
 def gate_image(kind: GateKind, v: Interval, z: Interval) -> Interval:
@@ -18,13 +18,6 @@ def gate_image(kind: GateKind, v: Interval, z: Interval) -> Interval:
     upper = torch.where(greatest >= 0, high, low) * greatest
     # a closed gate may be open by less than the least number, and what it multiplies large
     return Interval(lower - rounding(lower) - lost(least), upper + rounding(upper) + lost(greatest))
-
-
-def gate_constants(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
-    """A gate between its minimum and its maximum over the box."""
-    values = gate_image(kind, v, z)
-    zero = torch.zeros_like(values.lower)
-    return Relaxation(Linear((zero, zero), values.lower), Linear((zero, zero), values.upper))
 
 
 def gate_lines(kind: GateKind, v: Interval, z: Interval) -> Relaxation:
@@ -43,10 +36,3 @@ def _times(t: Tensor, for_positive: Linear, for_negative: Linear) -> Linear:
     slope = torch.where(t >= 0, for_positive.slopes[0], for_negative.slopes[0])
     offset = torch.where(t >= 0, for_positive.offset, for_negative.offset)
     return Linear((t * slope, torch.zeros_like(t)), t * offset)
-
-
-def unary_constants(activation: Activation, box: Interval) -> Relaxation:
-    """An activation between its minimum and its maximum over the box."""
-    values = image(activation, box)
-    zero = torch.zeros_like(values.lower)
-    return Relaxation(Linear((zero,), values.lower), Linear((zero,), values.upper))

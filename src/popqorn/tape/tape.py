@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
-from popqorn.tape.activations import Activation
-from popqorn.tape.ops import Affine, Concat, Constant, Gate, GateKind, Input, Maximum, Node, Scale, Slice, Sum, Unary
+from popqorn.relax.activations import Activation
+from popqorn.relax.gates import GateKind
+from popqorn.tape.ops.linear import Affine, Concat, Constant, Convolution, Gather, Input, Scale, Slice, Sum, Total
+from popqorn.tape.ops.node import Node
+from popqorn.tape.ops.nonlinear import Gate, Maximum, Product, Unary
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +106,20 @@ class TapeWriter:
         """How many entries the value at `position` has."""
         return self._nodes[position].width
 
+    def node(self, position: int) -> Node:
+        """The operation at `position`."""
+        return self._nodes[position]
+
+    def chosen(self, position: int, entries: Callable[[int], Tensor]) -> Tensor:
+        """Which entries a value was put together from by slices, choices and joins; `entries` numbers those of a node."""
+        node = self._nodes[position]
+        if not isinstance(node, Slice | Gather | Concat):
+            return entries(position)
+        parts = [self.chosen(source, entries) for source in node.sources]
+        if isinstance(node, Slice):
+            return parts[0][node.start : node.stop]
+        return parts[0][node.index.cpu()] if isinstance(node, Gather) else torch.cat(parts)
+
     def is_zero(self, position: int) -> bool:
         """Whether the value at `position` is a constant zero, such as the usual initial state."""
         node = self._nodes[position]
@@ -124,14 +141,31 @@ class TapeWriter:
         zero = torch.zeros(weights[0].shape[0], dtype=self.dtype, device=self.device)
         return self._append(Affine(tuple(source for source, _ in terms), weights, zero if bias is None else self.tensor(bias)))
 
-    def scale(self, source: int, factor: float) -> int:
-        return self._append(Scale((source,), factor, self.width(source)))
+    def scale(self, source: int, factor: Tensor | float, shift: Tensor | float = 0.0) -> int:
+        """`factor * operand + shift`, with a number or one per entry of each."""
+        return self._append(Scale((source,), self._vector(factor), self._vector(shift), self.width(source)))
+
+    def _vector(self, value: Tensor | float) -> Tensor:
+        if isinstance(value, Tensor):
+            return self.tensor(value).reshape(-1)
+        return torch.tensor([value], dtype=self.dtype, device=self.device)
 
     def sum(self, *sources: int) -> int:
         return self._append(Sum(sources, self.width(sources[0]))) if len(sources) > 1 else sources[0]
 
     def slice(self, source: int, start: int, stop: int) -> int:
         return self._append(Slice((source,), start, stop))
+
+    def gather(self, source: int, index: Tensor) -> int:
+        return self._append(Gather((source,), index.to(self.device)))
+
+    def total(self, source: int, count: int) -> int:
+        return self._append(Total((source,), count, self.width(source) // count))
+
+    def convolution(self, source: int, shape: tuple[int, ...], weight: Tensor, bias: Tensor | None, **where: Any) -> int:
+        """torch's convolution of the value at `source`, of shape `shape` (channels first)."""
+        bias = None if bias is None else self.tensor(bias)
+        return self._append(Convolution((source,), shape, self.tensor(weight), bias, **where))
 
     def concat(self, *sources: int) -> int:
         return self._append(Concat(sources, tuple(self.width(source) for source in sources)))
@@ -141,6 +175,9 @@ class TapeWriter:
 
     def gate(self, v: int, z: int, kind: GateKind, *, closing: bool = False) -> int:
         return self._append(Gate((v, z), kind, self.width(z), closing))
+
+    def product(self, x: int, y: int) -> int:
+        return self._append(Product((x, y), self.width(x)))
 
     def maximum(self, *sources: int) -> int:
         return self._append(Maximum(sources, self.width(sources[0]))) if len(sources) > 1 else sources[0]

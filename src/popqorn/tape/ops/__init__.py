@@ -1,0 +1,1 @@
+"""The operations of a tape, one record each."""

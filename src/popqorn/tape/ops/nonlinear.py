@@ -1,0 +1,119 @@
+"""Nonlinear operations: how each is relaxed is in `relax/`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from popqorn.relax.activations import Activation
+from popqorn.relax.gates import GateKind
+from popqorn.relax.lines import image, lines
+from popqorn.relax.maximum import maximum_image, maximum_planes
+from popqorn.relax.planes import planes
+from popqorn.relax.product import product_image, product_planes
+from popqorn.relax.relaxation import Interval, Linear, Relaxation
+from popqorn.relax.weak import gate_image, gate_lines
+from popqorn.tape.ops.node import NonlinearNode
+
+
+@dataclass(frozen=True, eq=False)
+class Unary(NonlinearNode):
+    """An activation, entry by entry."""
+
+    sources: tuple[int]
+    activation: Activation
+    width: int
+
+    def evaluate(self, *operands: Tensor) -> Tensor:
+        return self.activation.function(operands[0])
+
+    def image(self, *operands: Interval) -> Interval:
+        return image(self.activation, operands[0])
+
+    def planes(self, *operands: Interval) -> Relaxation:
+        return lines(self.activation, operands[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Gate(NonlinearNode):
+    """`s(v) * z` or `s(v) * tanh(z)`, entry by entry; `sources` are `(v, z)` and `s` is the logistic sigmoid.
+
+    A `closing` gate has `s(-v) = 1 - s(v)` in place of `s(v)`.
+    """
+
+    sources: tuple[int, int]
+    kind: GateKind
+    width: int
+    closing: bool = False
+
+    def evaluate(self, *operands: Tensor) -> Tensor:
+        v, z = operands
+        return torch.sigmoid(-v if self.closing else v) * self.kind.factor(z)
+
+    def image(self, *operands: Interval) -> Interval:
+        v, z = operands
+        return gate_image(self.kind, -v if self.closing else v, z)
+
+    def planes(self, *operands: Interval) -> Relaxation:
+        v, z = operands
+        return _turned(planes(self.kind, -v, z)) if self.closing else planes(self.kind, v, z)
+
+    def lines(self, *operands: Interval) -> Relaxation:
+        v, z = operands
+        return _turned(gate_lines(self.kind, -v, z)) if self.closing else gate_lines(self.kind, v, z)
+
+    def steepest(self, place: int, *operands: Interval) -> Tensor:
+        """`|ds/dv t| <= |t| / 4`, `|s dt/dz| <= 1`."""
+        z = operands[1].magnitude
+        if place == 1:
+            return torch.ones_like(z)
+        return z / 4 if self.kind is GateKind.IDENTITY else torch.full_like(z, 0.25)
+
+
+@dataclass(frozen=True, eq=False)
+class Product(NonlinearNode):
+    """The product of two operands, entry by entry."""
+
+    sources: tuple[int, int]
+    width: int
+
+    def evaluate(self, *operands: Tensor) -> Tensor:
+        return operands[0] * operands[1]
+
+    def image(self, *operands: Interval) -> Interval:
+        return product_image(*operands)
+
+    def planes(self, *operands: Interval) -> Relaxation:
+        return product_planes(*operands)
+
+    def steepest(self, place: int, *operands: Interval) -> Tensor:
+        return operands[1 - place].magnitude
+
+
+@dataclass(frozen=True, eq=False)
+class Maximum(NonlinearNode):
+    """The greatest of its operands, entry by entry."""
+
+    sources: tuple[int, ...]
+    width: int
+
+    def evaluate(self, *operands: Tensor) -> Tensor:
+        greatest = operands[0]
+        for operand in operands[1:]:
+            greatest = torch.maximum(greatest, operand)
+        return greatest
+
+    def image(self, *operands: Interval) -> Interval:
+        return maximum_image(*operands)
+
+    def planes(self, *operands: Interval) -> Relaxation:
+        return maximum_planes(*operands)
+
+    def steepest(self, place: int, *operands: Interval) -> Tensor:
+        return torch.ones_like(operands[place].lower)
+
+
+def _turned(relaxation: Relaxation) -> Relaxation:
+    """A relaxation in `(-v, z)` as one in `(v, z)`."""
+    sides = (Linear((-plane.slopes[0], plane.slopes[1]), plane.offset) for plane in (relaxation.lower, relaxation.upper))
+    return Relaxation(*sides)
