@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 import exact
 import popqorn
+from exact_functions import EXACT, Exact
 from popqorn.arithmetic import ELEMENTARY, gamma, sum_below, unit
 from popqorn.bounds.errors import Errors
 from popqorn.bounds.inner import relax
 from popqorn.readers.classifier import tape_of
 from popqorn.regions.clip import greatest_fall
+from popqorn.relax.activations import Smooth
 from popqorn.relax.methods import METHODS
 from popqorn.task import Question
 from sets import around
@@ -274,7 +276,7 @@ def mpmath_of(value: object) -> mpmath.mpf:
 
 
 @each_dtype
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "exp", "log", "log1p", "sqrt", "atan", "erf", "pow"])
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "exp", "log", "log1p", "sqrt", "atan", "erf", "pow", "sin", "cos", "expm1"])
 def test_elementary_functions_are_as_exact_as_stated(name: str, dtype: torch.dtype) -> None:
     """Against mpmath over the whole range: half of what is allowed for, or less."""
     positive = name in ("log", "log1p", "sqrt", "pow")
@@ -289,13 +291,30 @@ def test_elementary_functions_are_as_exact_as_stated(name: str, dtype: torch.dty
     found = x.pow(1.5) if name == "pow" else getattr(torch, name)(x)
     worst = 0.0
     for point, value in zip(x.tolist(), found.tolist(), strict=True):
-        if name == "exp" and abs(point) > 600:
+        if name in ("exp", "expm1") and abs(point) > 600:
             continue
         true = exact_function(mpmath.mpf(point))
         if not math.isfinite(value) or abs(true) < torch.finfo(dtype).tiny:
             continue
         worst = max(worst, float(abs(mpmath.mpf(value) - true) / abs(true)) / (2 * unit(dtype)))
     assert worst <= ELEMENTARY / 2, worst
+
+
+@each_dtype
+@pytest.mark.parametrize("exact_one", EXACT, ids=lambda exact_one: exact_one.activation.name)
+def test_activations_are_as_exact_as_their_lines_assume(exact_one: Exact, dtype: torch.dtype) -> None:
+    """A few elementary functions deep; smooth ones beside their argument, as `x * something` rounds to a share of `x`."""
+    activation, finfo = exact_one.activation, torch.finfo(dtype)
+    powers = torch.logspace(math.log10(finfo.tiny), math.log10(finfo.max), 120, dtype=torch.float64)[1:-1]
+    near = torch.cat([torch.linspace(-30, 30, 121, dtype=torch.float64), math.pi / 2 * torch.arange(1, 40), 1 + powers[:60]])
+    x = torch.cat([powers, -powers, near, -near]).to(dtype)
+    if activation.defined is not None:
+        x = x[activation.defined(x, x)]
+    for point, value in zip(x.tolist(), activation.function(x).tolist(), strict=True):
+        true = exact_one.function(mpmath.mpf(point))
+        size = max(abs(true), abs(point) if isinstance(activation.shape, Smooth) else 0)
+        room = activation.slack + 4 * ELEMENTARY * unit(dtype) * size + finfo.tiny
+        assert not math.isfinite(value) or abs(mpmath.mpf(value) - true) <= room, point
 
 
 def test_what_is_lost_by_underflow_widens_walked_boxes(monkeypatch: pytest.MonkeyPatch) -> None:

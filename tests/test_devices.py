@@ -4,6 +4,7 @@ created without a device of its own has no values there, and fails at once.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import popqorn
 from popqorn.attacks.methods import EXCHANGING, MOVING
-from popqorn.readers.heads import _READERS
+from popqorn.readers.heads import _KNOWN
 from popqorn.relax.methods import METHODS
 from questions import CLASSES, FEATURES, HIDDEN, REGIONS, SPECS, inputs, network, synonyms, table, tokens
 
@@ -93,7 +94,7 @@ def test_every_kind_of_network_and_sequences_of_any_length(kind: str) -> None:
         fails_nowhere(popqorn.certify, model, several, per_step=True, tolerance=0.1)
 
 
-@pytest.mark.parametrize("activation", [kind for kind in _READERS if kind is not nn.Flatten], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("activation", [kind for kind in _KNOWN if kind is not nn.Flatten], ids=lambda kind: kind.__name__)
 def test_every_activation(activation: type[nn.Module]) -> None:
     head = nn.Sequential(nn.Linear(HIDDEN, 4), activation(), nn.Linear(4, CLASSES))
     model = popqorn.SequenceClassifier(nn.RNN(FEATURES, HIDDEN), head).double().eval()
@@ -107,3 +108,43 @@ def test_numbers_and_lists_are_put_where_the_inputs_are() -> None:
     asked = {"labels": decided.tolist(), "targets": ((decided + 1) % CLASSES).numpy(), "frames": [0, -1], "norm": 2}
     fails_nowhere(popqorn.certify, model, sequences.numpy(), tolerance=0.1, **asked)
     fails_nowhere(popqorn.verify, model, sequences.tolist(), [0.1, 0.2, 0.3], **asked)
+
+
+class Mixed(nn.Module):
+    """Something of everything that is traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, FEATURES)
+        self.front = nn.Conv1d(FEATURES, 4, 3, padding=1)
+        self.rnn = nn.GRU(4, 4, batch_first=True)
+        self.norm = nn.LayerNorm(4)
+        self.score = nn.Linear(4, 1)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if x.is_floating_point() else self.embedding(x)
+        x = self.front(x.transpose(1, 2)).mish().transpose(1, 2)
+        x = self.norm(self.rnn(x)[0])
+        return self.head((self.score(x).softmax(1) * x).sum(1)).log_softmax(-1)
+
+
+def test_every_kind_of_model(tmp_path: Path) -> None:
+    model = Mixed().double().eval()
+    fails_nowhere(popqorn.verify, model, inputs(), 0.01)
+    fails_nowhere(popqorn.attack, model, inputs(), method="fgsm")
+    fails_nowhere(popqorn.verify, model, [[1, 2, 3], [4, 5]], 0.01)
+    reader = popqorn.TextClassifier(str.split, list("abcdefg"), model)
+    fails_nowhere(popqorn.sensitivity, reader, ["a b c", "d e"], tolerance=0.5)
+    fails_nowhere(popqorn.verify, reader, ["a b c"], region=reader.exchanges(["a b c"], {"a": ["b"]}))
+    images = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, CLASSES)).double()
+    fails_nowhere(popqorn.verify, images, torch.rand(2, 1, 4, 4), 0.01)
+    popqorn.save(network("rnn"), tmp_path / "model.safetensors")
+    program = torch.export.export(images, (torch.rand(1, 1, 4, 4, dtype=torch.float64),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    torch.onnx.export(images.float(), (torch.rand(1, 1, 4, 4),), tmp_path / "model.onnx", dynamo=False)
+    with useless_default():
+        kept, again, file = (popqorn.load(tmp_path / f"model.{kind}") for kind in ("safetensors", "pt2", "onnx"))
+    fails_nowhere(popqorn.verify, kept, inputs(), 0.1)
+    fails_nowhere(popqorn.verify, again, torch.rand(2, 1, 4, 4), 0.01)
+    fails_nowhere(popqorn.verify, file, torch.rand(2, 1, 4, 4), 0.01)

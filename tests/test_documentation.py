@@ -31,18 +31,24 @@ def small(features: int) -> popqorn.SequenceClassifier:
 def names(features: int = 5) -> dict[str, Any]:
     """Everything that examples take for given."""
     model, inputs = small(features), torch.rand(2, 3, features)
+    words = nn.Sequential(nn.Embedding(1, 2), nn.Flatten(), nn.Linear(12, 2))
     glove, tokens = torch.rand(9, features), torch.randint(9, (2, 3))
     return {
         "__name__": "example",
         "torch": torch,
         "nn": nn,
         "popqorn": popqorn,
+        "certify": popqorn.certify,
+        "vocabulary": ["<unk>", "what", "is"],
+        "network": nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(12, 2)),
         "activations": activations,
         "model": model,
         "rnn": model.rnn,
         "head": model.head,
         "my_lstm": nn.LSTM(features, 4),
         "my_linear_head": nn.Linear(4, 3),
+        "my_module": nn.Sequential(nn.Flatten(), nn.Linear(3 * features, 3)),
+        "my_text_classifier": popqorn.TextClassifier(str.split, ["<unk>"], words),
         **dict.fromkeys(("inputs", "digits", "images", "recordings", "readings"), inputs),
         "labels": model(inputs).argmax(-1),
         "lower": inputs - 0.1,
@@ -60,6 +66,8 @@ def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("popqorn.attacks.pgd.ROUNDS", 2)
     monkeypatch.setattr("popqorn.attacks.cw.STEPS", 10)
     given = names()
+    if page == "README.md":  # files are read in test_onnx.py and test_files.py
+        monkeypatch.setattr(popqorn, "load", lambda path: given["model"])
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
     for block in blocks:
@@ -85,7 +93,8 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize(("where", "text"), documented(), ids=lambda value: value if len(value) < 60 else "")
-def test_examples_in_docstrings_run(where: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_in_docstrings_run(where: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(where.split()[0])
     given = {**vars(module), **names()}
     for example in doctest.DocTestParser().get_examples(text):

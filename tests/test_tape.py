@@ -130,8 +130,6 @@ def test_own_activation_can_be_registered() -> None:
     head = nn.Sequential(nn.Linear(HIDDEN, 6), Arctan(), Bump(1.5), nn.Linear(6, CLASSES))
     model = popqorn.SequenceClassifier(nn.RNN(FEATURES, HIDDEN), head).double()
     inputs = torch.randn(3, FRAMES, FEATURES, dtype=torch.float64)
-    with pytest.raises(TypeError, match=r"cannot read a Arctan.*register_activation"):
-        popqorn.certify(model, inputs)
     popqorn.register_activation(Arctan, activations.ARCTAN)
     popqorn.register_activation(
         Bump,

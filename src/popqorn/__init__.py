@@ -13,12 +13,15 @@ from popqorn.certificate import Bounds, Certificate, Curve, Sensitivity, Verific
 from popqorn.clever import CleverResult, clever
 from popqorn.cost import Cost, estimate_cost
 from popqorn.curve import curve
+from popqorn.files.load import load, save
 from popqorn.readers.classifier import SequenceClassifier
-from popqorn.readers.heads import register_activation
+from popqorn.readers.supported import supported_operations
+from popqorn.readers.taught import register_activation
+from popqorn.readers.text import TextClassifier
 from popqorn.regions.ball import Ball
 from popqorn.regions.box import Box
 from popqorn.regions.words import Words
-from popqorn.relax.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
+from popqorn.relax.activations import Activation, Concave, Convex, PiecewiseLinear, Sigmoidal, Smooth
 from popqorn.specs.decision import Decision
 from popqorn.specs.property import Property
 from popqorn.specs.tolerance import Tolerance
@@ -33,6 +36,8 @@ __all__ = [
     "Bracket",
     "Certificate",
     "CleverResult",
+    "Concave",
+    "Convex",
     "Cost",
     "Curve",
     "Decision",
@@ -43,6 +48,7 @@ __all__ = [
     "Sigmoidal",
     "Smooth",
     "Status",
+    "TextClassifier",
     "Tolerance",
     "Verification",
     "Words",
@@ -54,7 +60,10 @@ __all__ = [
     "clever",
     "curve",
     "estimate_cost",
+    "load",
     "register_activation",
+    "save",
     "sensitivity",
+    "supported_operations",
     "verify",
 ]

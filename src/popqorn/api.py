@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from popqorn._typing import Bool, Float
 from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import frame_groups
 from popqorn.certificate import Bounds, Certificate, Sensitivity, Verification
 from popqorn.progress import Watch
+from popqorn.readers.models import Model
 from popqorn.reading import read_tolerance
 from popqorn.search import SearchResult, largest_size
 from popqorn.status import Status
@@ -22,7 +23,7 @@ from popqorn.task import Question, Task, read_region, read_spec
 
 @in_full_precision
 def certify(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     *,
     region: Any = None,
@@ -94,7 +95,7 @@ def certify(
 
 @in_full_precision
 def sensitivity(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     *,
     region: Any = None,
@@ -138,6 +139,7 @@ def sensitivity(
     return Sensitivity(
         radius=question.together(radii),
         status=question.in_order(statuses),
+        words=question.words,
         **question.decisions(),
         difference=question.difference,
         seconds=time.perf_counter() - started,
@@ -147,7 +149,7 @@ def sensitivity(
 
 @in_full_precision
 def verify(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     eps: Any = None,
     *,
@@ -199,7 +201,7 @@ def verify(
 
 @in_full_precision
 def bounds(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     eps: Any = None,
     *,

@@ -17,7 +17,7 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ELEMENTARY = 4  # units in the last place of tanh, sigmoid, exp, log, log1p, sqrt, atan, erf, pow
+ELEMENTARY = 4  # units in the last place of tanh, sigmoid, exp, expm1, log, log1p, sqrt, atan, erf, pow, sin, cos
 FEW = 16  # operations: what an entry goes through beside the sums, several times over
 AGREEMENT = 16  # units in the last place that a model's own outputs may be off by, per frame
 NORM = 64  # operations: the powers and the root of an l_p norm, and what regions do with it

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from popqorn._typing import Bool, Float
 from popqorn.api import certify
@@ -12,6 +12,7 @@ from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.run import AttackResult, attack
 from popqorn.certificate import Certificate
 from popqorn.clever import CleverResult, clever
+from popqorn.readers.models import Model
 from popqorn.status import Status
 from popqorn.task import Question, read_region, read_spec
 
@@ -94,7 +95,7 @@ _WRONG = (Status.MISCLASSIFIED, Status.VIOLATED, Status.DIFFERS)
 
 @in_full_precision
 def bracket(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     *,
     region: Any = None,

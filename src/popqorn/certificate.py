@@ -64,11 +64,12 @@ class Sensitivity(Result):
     """The certified radius of every frame when it alone may move: small values mark the frames that decide; inf where it cannot.
 
     `radius` and `status` are `[batch, frames]`; frames that were not done, or that a shorter sequence lacks, have radius NaN,
-    and its row of `status` is shorter.
+    and its row of `status` is shorter. `words` are what the frames stand for, if the model reads text.
     """
 
     radius: Float[Tensor, "batch frames"]
     status: tuple[tuple[Status, ...], ...]
+    words: tuple[tuple[str, ...], ...] | None
     labels: Tensor | None
     targets: Tensor | None
     difference: Float[Tensor, " batch"]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from popqorn._typing import Float, Int
 from popqorn.arithmetic import in_full_precision
 from popqorn.progress import Watch
+from popqorn.readers.models import Model
 from popqorn.reading import read_count, read_seed
 from popqorn.result import Result
 from popqorn.status import Status
@@ -51,7 +52,7 @@ class CleverResult(Result):
 
 @in_full_precision
 def clever(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     *,
     region: Any = None,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import entry_blocks
 from popqorn.bounds.inner import operands_to_bound, relax
+from popqorn.readers.models import Model
 from popqorn.reading import read_choice, read_count
 from popqorn.tape.ops.linear import Affine
 from popqorn.tape.tape import Tape
@@ -41,7 +41,7 @@ class Cost:
 
 @in_full_precision
 def estimate_cost(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     *,
     call: str = "certify",

@@ -4,13 +4,14 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from popqorn._typing import Bool, Float
 from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.run import attack
 from popqorn.certificate import Curve
 from popqorn.progress import Watch
+from popqorn.readers.models import Model
 from popqorn.reading import read_tensor
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
@@ -18,7 +19,7 @@ from popqorn.task import Question, Task, read_region, read_spec
 
 @in_full_precision
 def curve(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     eps: Any,
     *,

@@ -17,20 +17,25 @@ from popqorn.reading import read_tensor
 class Sequences:
     """Sequences of one length, out of a batch of `batch` of up to `longest` frames; `samples` are their places in it.
 
-    `values` has what moves: frames, flattened. `sample` is the shape in which the model takes one; `tokens` are what it takes
-    instead, if the values are the vectors of its vocabulary.
+    `values` has what moves: frames, flattened. `shape` is that in which the model takes a sample, if it is another; `tokens` are
+    what it takes instead, if the values are the vectors of its vocabulary.
     """
 
     values: Float[Tensor, "group frames features"]
     samples: Int[Tensor, " group"]
     batch: int
     longest: int
-    sample: tuple[int, ...]
+    shape: tuple[int, ...] | None = None
     tokens: Int[Tensor, "group frames"] | None = None
 
     @property
     def frames(self) -> int:
         return self.values.shape[1]
+
+    @property
+    def sample(self) -> tuple[int, ...]:
+        """The shape in which the model takes a sample."""
+        return tuple(self.values.shape[1:]) if self.shape is None else self.shape
 
     def with_vectors(self, table: Float[Tensor, "words features"]) -> "Sequences":
         """The same with the tokens' vectors as values."""
@@ -38,7 +43,7 @@ class Sequences:
         outside = self.tokens[(self.tokens < 0) | (self.tokens >= len(table))]
         if len(outside):
             raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {len(table) - 1}")
-        return replace(self, values=table[self.tokens.to(table.device)], sample=(self.frames, table.shape[1]))
+        return replace(self, values=table[self.tokens.to(table.device)])
 
     def of_batch(self, tensor: Tensor, *, frames: bool = False) -> Tensor:
         """These sequences' part of a tensor `[batch, ...]`; with `frames`, of one `[batch, longest, ...]`."""
@@ -73,7 +78,7 @@ def read_sequences(inputs: Any, lengths: Any, features: int, dtype: torch.dtype)
         values = padded[samples, :length]
         if not torch.isfinite(values).all():
             raise ValueError("inputs hold NaN or infinite values; replace or drop those samples")
-        groups.append(Sequences(values, samples, shape[0], shape[1], tuple(values.shape[1:])))
+        groups.append(Sequences(values, samples, shape[0], shape[1]))
     return groups
 
 
@@ -94,7 +99,7 @@ def read_samples(inputs: Any, lengths: Any, dtype: torch.dtype) -> list[Sequence
         raise ValueError(f"inputs have shape {shape}; no axis may be empty")
     flat = padded.reshape(shape[0], 1, -1) if alone else padded.flatten(2)
     groups = read_sequences(flat, lengths, flat.shape[2], dtype)
-    return [replace(group, sample=shape[1:] if alone else (group.frames, *shape[2:])) for group in groups]
+    return [replace(group, shape=shape[1:] if alone else (group.frames, *shape[2:])) for group in groups]
 
 
 def are_tokens(inputs: Any) -> bool:

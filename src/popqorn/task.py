@@ -90,6 +90,7 @@ class Question:
     readings: list[Reading]
     tasks: list[Task]
     difference: Float[Tensor, " batch"]
+    words: tuple[tuple[str, ...], ...] | None
     settings: dict[str, Any]
 
     @property
@@ -137,7 +138,7 @@ class Question:
             "weights": fingerprint(tensor for _, tensor in network.tensors()),
             "inputs": fingerprint(group.values for group in groups),
         }
-        return Question(network, groups, readings, tasks, together(differences, groups), about)
+        return Question(network, groups, readings, tasks, together(differences, groups), network.words(inputs), about)
 
     def sizes(self, eps: Any) -> list[Tensor]:
         """The size of every set, per task: as given, or each as large as it gets."""
@@ -156,6 +157,13 @@ class Question:
     def together(self, parts: Sequence[Tensor]) -> Tensor:
         """What was found for each task, `[entries, ...]`, in the order of the inputs."""
         return together(parts, self.groups)
+
+    def shaped(self, parts: Sequence[Float[Tensor, "entries frames features"]]) -> Tensor:
+        """Points of all tasks in the order, and the shape, of the inputs."""
+        points = self.together(parts)
+        sample = self.groups[0].sample
+        one_frame = len(sample) in (1, 3)
+        return points.reshape(len(points), *sample) if one_frame else points.unflatten(2, sample[1:])
 
     def in_order(self, parts: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
         """The same for what is no tensor."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from popqorn._typing import Bool, Float
 from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.found import Found, checked
 from popqorn.attacks.methods import Attack, read_attack
 from popqorn.progress import Watch
+from popqorn.readers.models import Model
 from popqorn.readers.network import Reading
 from popqorn.reading import read_count, read_seed
 from popqorn.result import Result
@@ -29,7 +30,7 @@ class AttackResult(Result):
     - `radius`: the least size (eps, share, number of words) at which what must hold was broken; inf if it never was, 0 if the
       input itself breaks it.
     - `status`: per sample, what that means.
-    - `adversarial`: the inputs that show it (the given inputs where none was found).
+    - `adversarial`: the inputs that show it (the given inputs where none was found), in their shape; of token ids, the vectors.
     - `success`: whether one was found (or the input itself will do); every one found was put through the model itself.
     - `outputs`: what the model says to `adversarial`; `decisions`: its classes, if that is what was asked.
     - `labels`, `targets`: the decision attacked, and the class that had to overtake it (None: any other).
@@ -37,7 +38,7 @@ class AttackResult(Result):
 
     radius: Float[Tensor, " batch"]
     status: tuple[Status, ...]
-    adversarial: Float[Tensor, "batch frames features"]
+    adversarial: Float[Tensor, "batch ..."]
     success: Bool[Tensor, " batch"]
     outputs: Float[Tensor, "batch ..."]
     decisions: Tensor | None
@@ -47,7 +48,7 @@ class AttackResult(Result):
 
 @in_full_precision
 def attack(
-    model: nn.Module,
+    model: Model,
     inputs: Any,
     *,
     region: Any = None,
@@ -101,7 +102,7 @@ def attack(
     return AttackResult(
         radius=radius,
         status=question.in_order([status for _, _, status in found]),
-        adversarial=question.together([points for _, points, _ in found]),
+        adversarial=question.shaped([points for _, points, _ in found]),
         success=radius.isfinite(),
         outputs=question.together(outputs),
         decisions=None if named["labels"] is None else question.together([each.argmax(-1) for each in outputs]),

@@ -1,6 +1,6 @@
 """Boxes and relaxations of all inner nodes, first to last, and the bounds of the output that follow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,7 +65,11 @@ class RelaxedTape:
 
     def _walked(self, rows: Tensor, boxes: tuple[Interval, ...] | None) -> Tensor:
         last = len(self.tape.nodes) - 1
-        return _walked(self.tape, self.allowed, last, rows, self.relaxations, self.known, self.chunk_rows, boxes)
+
+        def some(samples: slice, piece: slice) -> Tensor:
+            return rows[:, piece] if rows.shape[0] == 1 else rows[samples, piece]
+
+        return _walked(self.tape, self.allowed, last, rows.shape[1], some, self.relaxations, self.known, self.chunk_rows, boxes)
 
 
 @torch.inference_mode()  # thousands of small operations: a tenth of their time is autograd's bookkeeping
@@ -193,9 +197,16 @@ def _walked_box(
     chunk_rows: int | None,
 ) -> Interval:
     width = tape.nodes[index].width
-    identity = torch.eye(width, dtype=allowed.center.dtype, device=allowed.center.device)
-    rows = torch.cat([identity, -identity]).unsqueeze(0)
-    bound = _walked(tape, allowed, index, rows, relaxations, known, chunk_rows)
+
+    def some(samples: slice, piece: slice) -> Tensor:
+        """Rows of the identity and of its negative: of a wide node there are too many to be held at once."""
+        numbers = torch.arange(*piece.indices(2 * width), device=allowed.center.device)
+        rows = allowed.center.new_zeros(1, len(numbers), width)
+        sign = torch.where(numbers < width, 1.0, -1.0).to(rows)
+        rows[0].scatter_(1, (numbers % width).unsqueeze(1), sign.unsqueeze(1))
+        return rows
+
+    bound = _walked(tape, allowed, index, 2 * width, some, relaxations, known, chunk_rows)
     return Interval(bound[:, :width], -bound[:, width:])
 
 
@@ -203,17 +214,23 @@ def _walked(
     tape: Tape,
     allowed: AllowedSet,
     index: int,
-    rows: Tensor,
+    count: int,
+    some: Callable[[slice, slice], Tensor],
     relaxations: Mapping[int, Relaxation],
     known: Mapping[int, Tensor],
     chunk_rows: int | None,
     boxes: tuple[Interval, ...] | None = None,
 ) -> Tensor:
-    """A lower bound of `rows @ node[index]` for every allowed input, in as many pieces as the chunks say."""
+    """A lower bound of `count` rows @ node[index] for every allowed input, in as many pieces as the chunks say.
+
+    `some(samples, piece)` gives the rows of a piece, `[samples or 1, rows, width]`.
+    """
     bounds = []
-    for samples, pieces in walk_pieces(tape, len(allowed.center), rows.shape[1], chunk_rows, allowed.center):
+    for samples, pieces in walk_pieces(tape, len(allowed.center), count, chunk_rows, allowed.center):
         own = allowed.select(samples)
-        some = rows if rows.shape[0] == 1 else rows[samples]
-        walked = [walk_back(tape, index, some[:, piece], relaxations, known, samples, own, boxes) for piece in pieces]
-        bounds.append(torch.cat([bound.expand(len(own.center), -1) for bound in walked], dim=1))
+        walked = [
+            walk_back(tape, index, some(samples, piece), relaxations, known, samples, own, boxes).expand(len(own.center), -1)
+            for piece in pieces
+        ]
+        bounds.append(torch.cat(walked, dim=1))
     return torch.cat(bounds)

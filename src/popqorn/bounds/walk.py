@@ -15,7 +15,7 @@ from popqorn._typing import Float
 from popqorn.arithmetic import sum_below
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
-from popqorn.tape.ops.linear import Affine, Input, Slice, Sum
+from popqorn.tape.ops.linear import Affine, Concat, Input, Scale, Slice, Sum
 from popqorn.tape.ops.node import Node, pull_back
 from popqorn.tape.tape import Tape
 
@@ -221,8 +221,18 @@ def _slice(walk: _Walk, node: Slice, rows: Tensor) -> None:
     walk.send(node.sources[0], rows, node.start)
 
 
+def _concat(walk: _Walk, node: Concat, rows: Tensor) -> None:
+    for source, part in zip(node.sources, rows.split(list(node.widths), dim=-1), strict=True):
+        walk.send(source, part)
+
+
+def _scale(walk: _Walk, node: Scale, rows: Tensor) -> None:
+    walk.terms.append(_applied(rows, node.shift.expand(1, rows.shape[-1])))
+    walk.send(node.sources[0], rows * node.factor)
+
+
 # Where a profile asked for something faster than the vector-Jacobian product.
-_FAST: dict[type, Callable[..., None]] = {Affine: _affine, Sum: _sum, Slice: _slice}
+_FAST: dict[type, Callable[..., None]] = {Affine: _affine, Sum: _sum, Slice: _slice, Concat: _concat, Scale: _scale}
 
 
 # ---- nonlinear ones ----------------------------------------------------------------------------------------------------------

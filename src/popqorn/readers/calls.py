@@ -4,7 +4,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import rnn as packing
 
+from popqorn.arithmetic import agreement
 from popqorn.sequences import Sequences
 
 
@@ -28,7 +30,7 @@ class Call(nn.Module):
         self.sample = group.sample
         self.like = group.values[:1]
         self.tokens = None if group.tokens is None else group.tokens[:1]
-        self.embedding = None if group.tokens is None else embedding_of(module, group.tokens[:1])
+        self.lookup = None if group.tokens is None else lookup_of(module, group.tokens[:1])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -40,24 +42,31 @@ class Call(nn.Module):
         return next((tensor.device for tensor in self._floating()), self.like.device)
 
     def _floating(self) -> Iterator[Tensor]:
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
+        for tensor in (*self.module.parameters(), *self.module.buffers(), *_frozen(self.module)):
             if tensor.is_floating_point():
                 yield tensor
 
     def example(self, batch: int) -> Tensor:
-        """Inputs to trace or try it with."""
+        """Inputs to trace or try it with: the first sample, and others beside it."""
         values = self.like.reshape(1, *self.sample).to(device=self.device, dtype=self.dtype)
-        return values.expand(batch, *self.sample).clone()
+        other = values if bool(values.any()) else values + 1
+        steps = torch.arange(batch, device=self.device).to(self.dtype).reshape(-1, *[1] * len(self.sample))
+        return values - other * steps / 8  # towards zero, where most modules are at home
 
     def forward(self, values: Tensor) -> Tensor:
-        if self.embedding is None or self.tokens is None:
+        if self.lookup is None or self.tokens is None:
             return called(self.module, values, self.sample[0])
-        with _instead(self.embedding, values):
+        with _instead(self.lookup, values):
             return called(self.module, self.tokens.expand(len(values), -1), self.sample[0])
 
+    @cached_property
     def output_shape(self) -> tuple[tuple[int, ...], int | None]:
         """The shape of the output for one sample, and which of its axes is the batch; None if it has none."""
-        one, two, three = (tuple(self._run(self.example(batch)).shape) for batch in (1, 2, 3))
+        one = tuple(self._run(self.example(1)).shape)
+        try:
+            two, three = (tuple(self._run(self.example(batch)).shape) for batch in (2, 3))
+        except ValueError:  # a program that was exported for one sample
+            return one, (0 if one[:1] == (1,) else None)
         axes = [place for place, sizes in enumerate(zip(two, three, strict=False)) if sizes == (2, 3)]
         if len(two) != len(three) or not axes:
             raise ValueError(
@@ -66,9 +75,35 @@ class Call(nn.Module):
             )
         return one, (axes[0] if len(one) == len(two) else None)
 
+    def check_samples_are_apart(self) -> None:
+        """Refuse a module whose outputs for a sample depend on the other samples of a batch."""
+        if self.one_by_one:
+            return
+        several = self.example(3)
+        among = self._flat(self._run(several), several).double()
+        alone = torch.cat([self._flat(self._run(one), one) for one in several.split(1)]).double()
+        most = agreement(self.sample[0], self.dtype) * float(alone.nan_to_num(0.0, 0.0, 0.0).abs().amax())
+        if not torch.isclose(among, alone, rtol=0.0, atol=most, equal_nan=True).all():
+            raise ValueError(
+                "model: what it returns for a sample depends on the other samples of the batch, so that nothing can be proven of "
+                "one; normalise by stored statistics, and wrap a model that takes [frames, batch, features] in one that takes "
+                "[batch, frames, features]"
+            )
+
+    @cached_property
+    def one_by_one(self) -> bool:
+        """Whether it takes no more than one sample at a time."""
+        try:
+            self._run(self.example(2))
+        except ValueError:
+            return True
+        return False
+
     def own(self, values: Tensor) -> Tensor:
         """The module's own outputs at any inputs, `[batch, outputs]`."""
         shaped = values.reshape(len(values), *self.sample).to(device=self.device, dtype=self.dtype)
+        if self.one_by_one:
+            return torch.cat([self._flat(self._run(one), values[:1]) for one in shaped.split(1)])
         return self._flat(self._run(shaped), values)
 
     def own_at(self, group: Sequences) -> Tensor:
@@ -79,7 +114,7 @@ class Call(nn.Module):
 
     def _flat(self, outputs: Tensor, values: Tensor) -> Tensor:
         """Outputs with the batch in front, `[batch, outputs]`."""
-        _, axis = self.output_shape() if outputs.dim() > 1 and outputs.shape[0] != len(values) else ((), 0)
+        _, axis = self.output_shape
         front = outputs if axis is None or not outputs.dim() else outputs.movedim(axis, 0)
         return front.reshape(len(values), -1).to(values.device)
 
@@ -91,8 +126,25 @@ class Call(nn.Module):
         except Exception as error:
             raise ValueError(
                 f"model: it cannot be run on inputs of shape {tuple(values.shape)} ({type(error).__name__}: {error}); "
-                "it must take [batch, ...], with the sequences of a batch of one length"
+                f"{self._remedy(error)}"
             ) from error
+
+    def _remedy(self, error: Exception) -> str:
+        if self.tokens is None and "indices" in str(error):
+            if any(isinstance(part, nn.Embedding) for part in self.modules()):
+                return "its nn.Embedding takes token ids: pass inputs that are whole numbers, [batch, frames]"
+            return "it looks inputs up otherwise than by an nn.Embedding: use one, or pass a model that takes the words' vectors"
+        return (
+            "it must take [batch, ...], with the sequences of a batch of one length, and nothing else: check the shape of inputs "
+            "and its features, or wrap the model in one that gives it what it needs"
+        )
+
+    def with_vectors_of_the_first(self, tokens: Tensor) -> Tensor:
+        """Outputs for tokens that all have the same vectors: they differ where a module sees the tokens otherwise as well."""
+        assert self.lookup is not None
+        vectors = self.example(1).expand(len(tokens), *self.sample)
+        with _instead(self.lookup, vectors):
+            return self._flat(self._run(tokens.to(self.device), called), vectors)
 
 
 def first_tensor(value: Any, kind: type) -> Any:
@@ -105,19 +157,35 @@ def first_tensor(value: Any, kind: type) -> Any:
 
 def _lengths_name(module: nn.Module) -> str | None:
     """The parameter of `forward` that takes the lengths of the sequences."""
+    scripted = getattr(module.forward, "schema", None)
     try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
+        names = [each.name for each in scripted.arguments][1:] if scripted else _open_parameters(module.forward)
     except (TypeError, ValueError):
         return None
-    return next((each.name for each in parameters[1:] if "len" in each.name.lower()), None)
+    return next((name for name in names[1:] if "len" in name.lower()), None)
+
+
+def _open_parameters(function: Callable[..., Any]) -> list[str]:
+    """The parameters that wait for a value: `max_len=50` does not."""
+    given = inspect.signature(function).parameters.values()
+    return [each.name for each in given if each.default is None or each.default is inspect.Parameter.empty]
+
+
+def _frozen(module: nn.Module) -> Iterator[Tensor]:
+    """The constants that `torch.jit.freeze` makes of weights."""
+    if isinstance(module, torch.jit.ScriptModule):
+        for node in module.inlined_graph.findAllNodes("prim::Constant"):
+            if node.hasAttribute("value") and node.kindOf("value") == "t":
+                yield node.t("value")
 
 
 @contextmanager
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
     """Run a module in eval mode; every part is put back into its own afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
+    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]  # what is frozen has none
     try:
-        module.eval()
+        for part, _ in modes:
+            part.training = False
         yield
     finally:
         for part, mode in modes:
@@ -134,38 +202,88 @@ def called(module: nn.Module, values: Tensor, frames: int) -> Tensor:
     return found
 
 
+@dataclass(frozen=True)
+class Lookup:
+    """The embedding that is given the tokens themselves: `[batch, frames]`, or `turned` to `[frames, batch]`."""
+
+    embedding: nn.Embedding
+    turned: bool
+
+
 def embedding_of(module: nn.Module, tokens: Tensor) -> nn.Embedding:
     """The embedding that is given the tokens themselves, when the module is run on them."""
-    found: list[nn.Embedding] = []
+    return lookup_of(module, tokens).embedding
+
+
+def lookup_of(module: nn.Module, tokens: Tensor) -> Lookup:
+    """The same, with the order in which it is given them; `tokens` is one row."""
+    frames = tokens.shape[1]
+    rows = tokens.expand(frames + 1, -1)  # no square: which axis is which can be seen
+    found: list[Lookup] = []
 
     def seen(part: nn.Module, arguments: tuple[Any, ...]) -> None:
-        given = arguments[0]
-        same = given.numel() == tokens.numel() and torch.equal(given.flatten().sort().values, tokens.flatten().sort().values)
-        if same and isinstance(part, nn.Embedding):
-            found.append(part)
+        given = arguments[0] if arguments else None
+        if not isinstance(given, Tensor) or not isinstance(part, nn.Embedding):
+            return
+        for turned, expected in ((False, rows), (True, rows.T)):
+            if given.shape == expected.shape and torch.equal(given, expected):
+                found.append(Lookup(part, turned))
 
-    hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    words = max((part.num_embeddings for part in embeddings), default=0)
+    outside = tokens[(tokens < 0) | (tokens >= words)]
+    if embeddings and len(outside):
+        raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {words - 1}")
+    hooks = [part.register_forward_pre_hook(seen) for part in embeddings]
     try:
         with torch.no_grad(), in_eval_mode(module):
-            called(module, tokens, tokens.shape[1])
+            called(module, rows, frames)
     except Exception as error:
-        raise ValueError(f"model: it cannot be run on token ids of shape {tuple(tokens.shape)} ({error})") from error
+        raise ValueError(
+            f"model: it cannot be run on token ids of shape {tuple(rows.shape)} ({type(error).__name__}: {error}); it must take "
+            "[batch, frames], and inputs be tokens of its vocabulary"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
     if not found:
-        raise ValueError("inputs are whole numbers, but no nn.Embedding of the model is given them; pass floating point numbers")
+        raise ValueError(
+            "inputs are whole numbers, but no nn.Embedding of the model is given them, all at once; pass floating point numbers, "
+            "or let the model look all tokens up before its loop"
+        )
     return found[0]
 
 
+def alike(module: nn.Module, group: Sequences) -> list[Sequences]:
+    """A group in parts, in each of which the module sees the tokens through its embedding only.
+
+    What else it may make of them, such as a mask of padding, is the same for all tokens of one part.
+    """
+    if len(group.values) == 1 or group.tokens is None:
+        return [group]
+    outputs = Call(module, group).with_vectors_of_the_first(group.tokens).double()
+    parts, left = [], torch.arange(len(outputs))
+    while len(left):
+        apart = (outputs[left] - outputs[left[0]]).abs().amax(-1)
+        same = ~(apart > agreement(group.frames, torch.float32) * outputs.abs().amax())
+        chosen = left[same]
+        parts.append(replace(group, values=group.values[chosen], samples=group.samples[chosen], tokens=group.tokens[chosen]))
+        left = left[~same]
+    return parts
+
+
 @contextmanager
-def _instead(embedding: nn.Embedding, values: Tensor) -> Iterator[None]:
-    """While this lasts, the embedding gives `values`, whatever it is asked."""
-    embedding.forward = lambda input: values  # type: ignore[method-assign]  # noqa: A006
+def _instead(lookup: Lookup, values: Tensor) -> Iterator[None]:
+    """While this lasts, the embedding gives `values` (`[batch, frames, features]`), whatever it is asked."""
+    part, given = lookup.embedding, values.transpose(0, 1) if lookup.turned else values
+    before = vars(part).get("forward")
+    part.forward = lambda input: given  # type: ignore[method-assign]  # noqa: A006
     try:
         yield
     finally:
-        del embedding.forward
+        del part.forward
+        if before is not None:
+            part.forward = before  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

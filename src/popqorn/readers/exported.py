@@ -1,10 +1,14 @@
 """Any `nn.Module`: traced by `torch.export` for every length of sequence, its graph written as a tape."""
 
+import logging
 import operator
 import re
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import torch
@@ -12,13 +16,17 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.fx import Node as GraphNode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from popqorn.readers import operators
-from popqorn.readers.calls import Call, embedding_of, first_tensor, in_eval_mode, plain_packing
+from popqorn.readers.calls import Call, alike, embedding_of, first_tensor, in_eval_mode, plain_packing
 from popqorn.readers.network import LEFT_OFF, Network, Reading
 from popqorn.readers.symbols import Symbol, SymbolWriter
+from popqorn.readers.taught import standing_in
 from popqorn.sequences import Sequences, are_tokens, read_samples, read_tokens
 
+RESHAPES = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "unflatten", "unsafe_view", "view")
+FOREIGN = re.compile(r"[\\/](torch|popqorn[\\/]readers|python3\.\d+)[\\/](?!site-packages)")
 IGNORED = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size")
 
 
@@ -32,7 +40,7 @@ class ModuleNetwork(Network):
         if any(isinstance(part, nn.Embedding) for part in self.module.modules()) and are_tokens(inputs):
             groups = read_tokens(inputs, lengths)
             table = embedding_of(self.module, _tokens(groups[0])[:1]).weight.detach().to(dtype)
-            return [group.with_vectors(table) for group in groups]
+            return [part for group in groups for part in alike(self.module, group.with_vectors(table))]
         return read_samples(inputs, lengths, dtype)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -41,31 +49,55 @@ class ModuleNetwork(Network):
 
     def reading(self, group: Sequences, *, decides: bool) -> Reading:
         call = Call(self.module, group)
-        program = exported(call)
+        shape, axis = call.output_shape
         at_inputs = call.own_at(group)
-        shape, axis = call.output_shape()
+        program = exported(call)
         sheet = SymbolWriter(group.frames, group.values.shape[2], dtype=group.values.dtype, device=group.values.device)
-        output, left_off = written(sheet, program, (1, *call.sample), decides=decides)
+        # a softmax over the batch, the last axis here, is none that leaves decisions as they are
+        output, left_off = written(sheet, program, (1, *call.sample), decides=decides and axis != len(shape) - 1)
+        call.check_samples_are_apart()
         entries = output.entries if axis is None else output.entries.movedim(axis, 0)
         tape = sheet.finish(Symbol(entries), tuple(size for place, size in enumerate(shape) if place != axis) or (1,))
-        name, dim = left_off or (None, -1)
-        return Reading(tape, at_inputs, call.own, call.dtype, name, dim if axis is None or dim > axis else dim + 1)
+        return Reading(tape, at_inputs, call.own, call.dtype, left_off)
 
 
 def exported(call: Call) -> ExportedProgram:
     """The program of a module for one sample."""
-    with in_eval_mode(call.module), plain_packing(call.module), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with in_eval_mode(call.module), plain_packing(call.module), standing_in(call.module), torch.no_grad(), _quiet():
+        example = call.example(1)
+        traced: nn.Module = call
         try:
-            program = torch.export.export(call, (call.example(1),), strict=False)
+            if any(isinstance(part, torch.jit.ScriptModule) for part in call.modules()):
+                traced = make_fx(call, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(example)
+            program = torch.export.export(traced, (example,), strict=False)
         except Exception as error:  # whatever tracing a stranger's code may raise
             raise TypeError(
-                f"model: torch.export cannot trace it ({_first_line(error)}); branches and loops must not depend on values, "
-                "only on shapes"
+                f"model: torch.export cannot trace it ({_first_line(error)}){_place(error)}; {_remedy(error)}"
             ) from error
     if any(_changes_its_operands(node) for node in program.graph.nodes):
-        program = program.run_decompositions({})
+        program = _decomposed(program, {})
     return program
+
+
+def _decomposed(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    """The same with the operators of a table in terms of others, and none that changes its operands."""
+    with _quiet():
+        found: ExportedProgram = program.run_decompositions(table)
+        return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings and pictures of graphs, about itself and about how it traces."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _changes_its_operands(node: GraphNode) -> bool:
@@ -73,22 +105,23 @@ def _changes_its_operands(node: GraphNode) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def written(
-    sheet: SymbolWriter, program: ExportedProgram, shape: tuple[int, ...], *, decides: bool
-) -> tuple[Symbol, tuple[str, int] | None]:
-    """Write a program onto a tape. Returns its (first) output, and the softmax that was left off, with its axis."""
+def written(sheet: SymbolWriter, program: ExportedProgram, shape: tuple[int, ...], *, decides: bool) -> tuple[Symbol, str | None]:
+    """Write a program onto a tape. Returns its (first) output, and the softmax over the last axis that was left off."""
     inputs = sheet.inputs(shape)
-    decomposed: set[str] = set()
+    asked_for = {node.target for node in program.graph.nodes}
+    decomposed: dict[Any, _UnknownError] = {}
     while True:
         try:
             return _Interpreter(sheet, program).run(inputs, decides=decides)
         except _UnknownError as unknown:
             table = torch.export.default_decompositions()
             target = unknown.node.target
-            if target not in table or str(target) in decomposed:
-                raise unknown.refusal() from None
-            decomposed.add(str(target))
-            program = program.run_decompositions({target: table[target]})
+            if target not in table or target in decomposed:
+                # what no user has written is a part of something that was
+                whole = next((each for each in decomposed.values() if _where(each.node) == _where(unknown.node)), unknown)
+                raise (unknown if target in asked_for else whole).refusal() from None
+            decomposed[target] = unknown
+            program = _decomposed(program, {target: table[target]})
 
 
 class _UnknownError(Exception):
@@ -109,40 +142,37 @@ class _Interpreter:
     def __init__(self, sheet: SymbolWriter, program: ExportedProgram) -> None:
         self.sheet = sheet
         self.program = program
+        self.left_off: GraphNode | None = None
 
-    def run(self, inputs: Symbol, *, decides: bool) -> tuple[Symbol, tuple[str, int] | None]:
+    def run(self, inputs: Symbol, *, decides: bool) -> tuple[Symbol, str | None]:
         signature = self.program.graph_signature
         state = {**self.program.state_dict, **self.program.constants}
-        names = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }
-        given: dict[str, Any] = {key: _double(state[name]) for key, name in names.items()}
+        weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        given: dict[str, Any] = {key: _double(state[name]) for key, name in weights.items()}
+        given |= {key: state[name].cpu() for key, name in signature.inputs_to_lifted_tensor_constants.items()}
         for name in signature.user_inputs:
             given[str(name)] = inputs
-        values = self._run(self.program.graph_module, given)
         (output,) = (node for node in self.program.graph.nodes if node.op == "output")
         result = _first_node(output.args[0])
-        last = _settled(result)
-        name = operators.name_of(last.target).lstrip("_") if last.op == "call_function" else ""
-        before = values.get(last.args[0]) if name in LEFT_OFF else None  # type: ignore[arg-type]
-        if decides and isinstance(before, Symbol):
-            return before, (name, operator.index(last.args[1]) % max(1, before.entries.dim()))  # type: ignore[arg-type]
+        self.left_off = _final_softmax(result) if decides else None
+        values = self._run(self.program.graph_module, given)
         found = values[result]
         if not isinstance(found, Symbol):
-            raise ValueError("model: its output does not depend on the inputs; there is nothing to certify")
-        return found, None
+            raise ValueError(
+                "model: its (first) output does not depend on the inputs, there is nothing to certify; pass a model that returns "
+                "what it makes of them first"
+            )
+        return found, None if self.left_off is None else operators.name_of(self.left_off.target).lstrip("_")
 
     def _run(self, module: GraphModule, given: dict[str, Any]) -> dict[GraphNode, Any]:
         """The value of every node of a graph."""
         values: dict[GraphNode, Any] = {}
         for node in module.graph.nodes:
             if node.op == "placeholder":
-                values[node] = given[node.name] if node.name in given else given[node.target]
+                values[node] = given.get(node.name, given.get(str(node.target)))
             elif node.op == "get_attr":
                 found = operator.attrgetter(node.target)(module)
-                values[node] = _double(found) if isinstance(found, Tensor) else found
+                values[node] = found.detach().cpu() if isinstance(found, Tensor) else found
             elif node.op == "call_function":
                 values[node] = self._call(node, values)
         return values
@@ -154,13 +184,17 @@ class _Interpreter:
         name = operators.name_of(node.target)
         if name in IGNORED:
             return None
+        if node is self.left_off:
+            return arguments[0]
+        if name == "rms_norm" and len(arguments) < 4 and "eps" not in options:
+            options = {**options, "eps": torch.finfo(node.meta["val"].dtype).eps}  # torch's default
         graphs = [each for each in arguments if isinstance(each, GraphModule)]
         if graphs:
             return self._inner(node, graphs[0], arguments[arguments.index(graphs[0]) + 1 :])
         try:
             return operators.apply(self.sheet, name, target, arguments, options)
         except LookupError as missing:
-            raise _UnknownError(node, str(node.target), str(missing).strip("'\"")) from missing
+            raise _UnknownError(node, str(node.target), str(missing.args[0]) if missing.args else "") from missing
         except (ValueError, TypeError, RuntimeError, AssertionError, AttributeError) as error:
             raise _UnknownError(node, str(node.target), f"{node.target} with these arguments ({_first_line(error)})") from error
 
@@ -191,21 +225,47 @@ def _first_node(outputs: Any) -> GraphNode:
     return node
 
 
-def _settled(node: GraphNode) -> GraphNode:
-    """The operator behind copies."""
-    while node.op == "call_function" and operators.name_of(node.target) in ("clone", "alias", "contiguous", "detach"):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
+def _final_softmax(result: GraphNode) -> GraphNode | None:
+    """The softmax over the last axis that the output is, perhaps behind changes of shape that leave this axis alone."""
+    node, classes = result, result.meta["val"].shape[-1:]
+    while node.op == "call_function":
+        name = operators.name_of(node.target).lstrip("_")
+        source = node.args[0] if node.args else None
+        if name not in (*LEFT_OFF, *RESHAPES) or not isinstance(source, GraphNode):
+            return None
+        shape = source.meta["val"].shape
+        if shape[-1:] != classes:
+            return None
+        if name in LEFT_OFF:
+            return node if node.args[1] in (-1, len(shape) - 1) else None
+        node = source
+    return None
 
 
 def _where(node: GraphNode) -> str:
     """The line of the user's source that asks for an operator."""
-    lines = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', str(node.meta.get("stack_trace", "")))
-    own = [line for line in lines if "/torch/" not in line[0] and "popqorn/readers" not in line[0]]
+    lines = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', str(node.meta.get("stack_trace", "")))
+    return _line((file, number, source) for file, number, source in lines)
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's source that raised an error."""
+    return _line((frame.filename, frame.lineno, frame.line) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _line(lines: Iterable[tuple[str, Any, str | None]]) -> str:
+    """The last of some lines that is neither torch's nor Python's nor ours."""
+    own = [line for line in lines if not FOREIGN.search(line[0])]
     if not own:
         return ""
-    file, number, _, source = own[-1]
-    return f", at {file}:{number}: {source.strip()}"
+    file, number, source = own[-1]
+    return f", at {file}:{number}: {(source or '').strip()}"
+
+
+def _remedy(error: BaseException) -> str:
+    if "data-dependent" in str(error):
+        return "branches, loops, indices and shapes must not depend on values: write it with operations on tensors"
+    return "pass the plain module it was made from, made of torch's operations on tensors"
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,18 +1,16 @@
-"""Heads: what stands behind the recurrent part, read module by module."""
+"""Heads: what stands behind the recurrent part of a `SequenceClassifier`. Those made of what is listed here need no tracing."""
 
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from popqorn.readers.taught import TAUGHT
 from popqorn.relax import activations
 from popqorn.relax.activations import Activation
 from popqorn.tape.tape import TapeWriter
 
-Reader = Callable[[Any], Activation | None]
-_SOFTMAX = (nn.Softmax, nn.LogSoftmax)
-_MIXING = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
-_READERS: dict[type[nn.Module], Reader] = {
+_KNOWN: dict[type[nn.Module], Callable[[Any], Activation | None]] = {
     nn.ReLU: lambda module: activations.RELU,
     nn.LeakyReLU: lambda module: activations.leaky_relu(module.negative_slope),
     nn.Tanh: lambda module: activations.TANH,
@@ -29,48 +27,25 @@ _READERS: dict[type[nn.Module], Reader] = {
 }
 
 
-def register_activation(module: type[nn.Module], activation: Activation | Callable[[Any], Activation]) -> None:
-    """Teach heads a new activation module: its `Activation`, or a function from the module to one (to read its parameters).
-
-    >>> class Arctan(nn.Module):
-    ...     def forward(self, x):
-    ...         return torch.atan(x)
-    >>> register_activation(Arctan, activations.ARCTAN)
-    """
-    if isinstance(activation, Activation):
-        fixed = activation
-        _READERS[module] = lambda module: fixed
-    else:
-        _READERS[module] = activation
+def is_known(head: nn.Module) -> bool:
+    """Whether a head is made of modules that can be written as they are."""
+    if isinstance(head, nn.Sequential) and type(head).forward is nn.Sequential.forward:
+        return all(map(is_known, head))
+    return type(head) is nn.Linear or type(head) in TAUGHT or type(head) in _KNOWN
 
 
 def write_head(writer: TapeWriter, head: nn.Module, position: int) -> int:
-    """Write `head` behind the value at `position`; returns where its output is."""
-    if isinstance(head, nn.Sequential) and type(head).forward is nn.Sequential.forward:
+    """Write a known `head` behind the value at `position`; returns where its output is."""
+    if isinstance(head, nn.Sequential):
         for module in head:
             position = write_head(writer, module, position)
         return position
-    if isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward:
+    if isinstance(head, nn.Linear):
         if head.in_features != writer.width(position):
             raise ValueError(
                 f"head: {head} takes {head.in_features} features, but {writer.width(position)} arrive; "
                 f"make its in_features {writer.width(position)}"
             )
         return writer.affine([(position, head.weight)], head.bias)
-    if isinstance(head, _SOFTMAX):
-        raise TypeError(
-            f"head: cannot read a {type(head).__name__}; leave it out, as it changes no decision: certify the logits before it"
-        )
-    if isinstance(head, _MIXING):
-        raise TypeError(
-            f"head: cannot read a {type(head).__name__}, which is not elementwise; in eval mode a BatchNorm1d is a Linear layer: "
-            "fold it into the one before, and leave other normalisations out"
-        )
-    if type(head) not in _READERS:
-        known = ", ".join(sorted(kind.__name__ for kind in _READERS))
-        raise TypeError(
-            f"head: cannot read a {type(head).__name__}; use Linear, Sequential, {known}, "
-            "or, if it is elementwise, teach it with popqorn.register_activation"
-        )
-    activation = _READERS[type(head)](head)
+    activation = TAUGHT[type(head)](head) if type(head) in TAUGHT else _KNOWN[type(head)](head)
     return position if activation is None else writer.unary(position, activation)

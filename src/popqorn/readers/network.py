@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from popqorn._typing import Float
 from popqorn.sequences import Sequences
@@ -52,9 +53,16 @@ class Network(ABC):
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Everything that decides what the model computes, by name."""
 
+    def words(self, inputs: Any) -> tuple[tuple[str, ...], ...] | None:
+        """What the frames of the inputs stand for, if they are words."""
+        return None
+
+    @torch.no_grad()
     def check(self) -> None:
         """Refuse weights with which nothing can be proven."""
         for name, tensor in self.tensors():
+            if is_lazy(tensor):
+                raise ValueError(f"model: {name} has no values yet; run the model once, on inputs as it will get them")
             bad = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
             if bad:
                 raise ValueError(

@@ -145,7 +145,7 @@ def _mish_curvature(lower: Tensor, upper: Tensor) -> Tensor:
 
 def _hardswish_curvature(lower: Tensor, upper: Tensor) -> Tensor:
     # x (x + 3) / 6 on [-3, 3]: f'' = 1/3 there, and the slope jumps by 1/2 at both ends.
-    inside = torch.where((lower < 3) & (upper > -3), 1 / 3, 0.0)
+    inside = ((lower < 3) & (upper > -3)).to(lower.dtype) / 3
     kinks = sum(((lower <= kink) & (upper >= kink)).to(lower.dtype) for kink in (-3.0, 3.0))
     width = upper - lower
     return inside + kinks / torch.where(width > 0, width, 1.0)
@@ -208,14 +208,17 @@ def elu(alpha: float) -> Activation:
 
 
 def softplus(beta: float = 1.0, threshold: float = 20.0) -> Activation:
-    """`log(1 + exp(beta x)) / beta`. torch returns `x` itself above `threshold / beta`: a small jump, covered by `slack`."""
+    """`log(1 + exp(beta x)) / beta`. torch returns `x` itself above `threshold / beta`: a small jump, covered by `slack`.
+
+    So is what rounding `beta x` makes of an exp that is tiny: more than a few units in its last place, but less than exp(-28).
+    """
     if beta <= 0:
         raise ValueError(f"beta of Softplus is {beta:g}; it must be positive")
     return Activation(
         f"softplus({beta:g})",
         lambda x: torch.nn.functional.softplus(x, beta, threshold),
         Sigmoidal(lambda x: torch.sigmoid(beta * x), math.inf),
-        slack=math.log1p(math.exp(-threshold)) / beta,
+        slack=math.log1p(math.exp(-min(threshold, 28.0))) / beta,
     )
 
 
@@ -223,11 +226,12 @@ def power(exponent: float) -> Activation:
     """`x ** exponent`; where the exponent is no whole number from 0 on, of positive `x` only."""
     name = f"power({exponent:g})"
 
+    # In double precision: torch rounds an exponent to the dtype of `x`, and powers of large numbers feel it.
     def function(x: Tensor) -> Tensor:
-        return x.pow(exponent)
+        return x.double().pow(exponent).to(x.dtype)
 
     def derivative(x: Tensor) -> Tensor:
-        return exponent * x.pow(exponent - 1)
+        return (exponent * x.double().pow(exponent - 1)).to(x.dtype)
 
     if exponent == 2:
         return SQUARE

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from popqorn.arithmetic import narrow, rounding
+from popqorn.arithmetic import lost, narrow, rounding
 from popqorn.relax.activations import Activation, Concave, Convex, Function, PiecewiseLinear, Sigmoidal, Smooth
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 
@@ -80,7 +80,7 @@ def _sigmoidal_lower(function: Function, shape: Sigmoidal, lower: Tensor, upper:
     convex_least = torch.where(lower <= shape.knot, function(touch) - slope * touch + drop, math.inf)
     ends_least = torch.minimum(function(lower) - slope * lower, function(upper) - slope * upper)
     furthest = torch.maximum(lower.abs(), upper.abs())
-    error = rounding(function(lower), function(upper), slope * furthest, steeper * (upper - lower))
+    error = rounding(function(lower), function(upper), slope * furthest, steeper * (upper - lower)) + lost(upper - lower)
     return slope, torch.minimum(convex_least, ends_least) - error
 
 
@@ -121,7 +121,7 @@ def _convex_lower(function: Function, shape: Convex, lower: Tensor, upper: Tenso
     middle = (lower + upper) / 2
     slope, value = shape.derivative(middle), function(middle)
     error = rounding(value, slope * torch.maximum(lower.abs(), upper.abs()), slope * (upper - lower))
-    return slope, value - slope * middle - error
+    return slope, value - slope * middle - error - lost(upper - lower)  # a slope too small to be a number, over a long way
 
 
 def _convex_minimum(function: Function, shape: Convex, lower: Tensor, upper: Tensor) -> Tensor:
@@ -164,7 +164,8 @@ def _piecewise_lower(function: Function, shape: PiecewiseLinear, lower: Tensor, 
 
 
 def _piecewise_minimum(function: Function, shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> Tensor:
-    return function(_corners(shape, lower, upper)).amin(-1)
+    value = function(_corners(shape, lower, upper)).amin(-1)
+    return value - rounding(value)
 
 
 def _hull_slope(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:

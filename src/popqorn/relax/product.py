@@ -1,5 +1,7 @@
 """Planes of the product of two variables over a box (McCormick), with exact offsets."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,9 +11,10 @@ from popqorn.relax.relaxation import Interval, Linear, Relaxation
 
 def product_image(x: Interval, y: Interval) -> Interval:
     """The least and greatest value: each at a corner."""
-    corners = _corners(x, y)
+    xs, ys = _ends(x, y)
+    corners = xs * ys
     lower, upper = corners.amin(0), corners.amax(0)
-    return Interval(lower - rounding(lower), upper + rounding(upper))
+    return Interval(_known(lower - rounding(lower)), -_known(-upper - rounding(upper)))
 
 
 def product_planes(x: Interval, y: Interval) -> Relaxation:
@@ -27,7 +30,7 @@ def product_planes(x: Interval, y: Interval) -> Relaxation:
     area = 2 * torch.where(both > 0, both, torch.inf)
     below = ((middle_y * half_x + middle_x * half_y) / area).clamp(-1.0, 1.0)
     above = ((middle_x * half_y - middle_y * half_x) / area).clamp(-1.0, 1.0)
-    huge = torch.maximum(x.magnitude, y.magnitude) > large(both.dtype)  # where products overflow, the least value will do
+    huge = ~(torch.maximum(x.magnitude, y.magnitude) <= large(both.dtype))  # where products overflow, the least value will do
     lower = _plane(x, y, middle_y - below * half_y, middle_x - below * half_x, huge, 1.0)
     upper = _plane(x, y, middle_y + above * half_y, middle_x - above * half_x, huge, -1.0)
     return Relaxation(lower, upper)
@@ -39,12 +42,12 @@ def _plane(x: Interval, y: Interval, a: Tensor, b: Tensor, huge: Tensor, side: f
     xs, ys = _ends(x, y)
     tilted = side * (xs * ys - a * xs - b * ys)
     error = rounding(x.magnitude * y.magnitude, a * x.magnitude, b * y.magnitude)
-    return Linear((a, b), side * (tilted.amin(0) - error))
+    return Linear((a, b), side * _known(tilted.amin(0) - error))
 
 
-def _corners(x: Interval, y: Interval) -> Tensor:
-    xs, ys = _ends(x, y)
-    return xs * ys
+def _known(least: Tensor) -> Tensor:
+    """A least value; -inf where overflow leaves nothing to say."""
+    return least.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
 
 
 def _ends(x: Interval, y: Interval) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from popqorn.readers import layers
 from popqorn.readers.operators.table import RULES, as_tensor, known_tensor, rule
 from popqorn.readers.symbols import Symbol, SymbolWriter, Value
+from popqorn.readers.taught import taught
 from popqorn.relax import activations
 from popqorn.relax.activations import RELU
 
@@ -71,7 +72,8 @@ def _power(sheet: SymbolWriter, x: Any, exponent: Any) -> Value:
 @rule("clamp", "clip", "clamp_min", "clamp_max")
 def _clamp(sheet: SymbolWriter, x: Symbol, min: Any = None, max: Any = None) -> Value:  # noqa: A002
     if any(isinstance(end, Symbol | Tensor) for end in (min, max)):
-        raise LookupError("clamp between tensors")
+        above = x if min is None else sheet.maximum(x, as_tensor(min))
+        return above if max is None else sheet.minimum(above, as_tensor(max))
     low, high = (-math.inf if min is None else float(min)), (math.inf if max is None else float(max))
     return sheet.unary(x, activations.hardtanh(low, high))
 
@@ -79,12 +81,12 @@ def _clamp(sheet: SymbolWriter, x: Symbol, min: Any = None, max: Any = None) -> 
 RULES["clamp_max"] = lambda sheet, x, high: _clamp(sheet, x, None, high)
 
 
-@rule("maximum")
+@rule("maximum", "fmax")
 def _maximum(sheet: SymbolWriter, x: Value, y: Value) -> Value:
     return sheet.maximum(x, y)
 
 
-@rule("minimum")
+@rule("minimum", "fmin")
 def _minimum(sheet: SymbolWriter, x: Value, y: Value) -> Value:
     return sheet.minimum(x, y)
 
@@ -97,6 +99,11 @@ def _add_product(sheet: SymbolWriter, x: Value, y: Value, z: Value, value: float
 @rule("lerp")
 def _lerp(sheet: SymbolWriter, x: Value, y: Value, weight: Any) -> Value:
     return sheet.add(x, sheet.multiply(as_tensor(weight), sheet.subtract(y, x)))
+
+
+@rule("taught")
+def _taught(sheet: SymbolWriter, x: Symbol, number: int) -> Value:
+    return sheet.unary(x, taught(number))
 
 
 @rule("elu")
@@ -124,6 +131,27 @@ def _log_of_more(sheet: SymbolWriter, x: Symbol) -> Value:
     return sheet.unary(sheet.scale(x, 1.0, 1.0), activations.LOG)
 
 
+@rule("log2")
+def _binary_log(sheet: SymbolWriter, x: Symbol) -> Value:
+    return layers.activated(sheet, x, activations.LOG, factor=1 / math.log(2))
+
+
+@rule("log10")
+def _decimal_log(sheet: SymbolWriter, x: Symbol) -> Value:
+    return layers.activated(sheet, x, activations.LOG, factor=1 / math.log(10))
+
+
+@rule("exp2")
+def _binary_exp(sheet: SymbolWriter, x: Symbol) -> Value:
+    return layers.activated(sheet, x, activations.EXP, inside=math.log(2))
+
+
+@rule("glu")
+def _gated(sheet: SymbolWriter, x: Symbol, dim: int = -1) -> Value:
+    value, gate = (Symbol(half) for half in x.entries.chunk(2, dim))
+    return sheet.multiply(sheet.unary(gate, activations.SIGMOID), value)
+
+
 @rule("expm1")
 def _exp_less_one(sheet: SymbolWriter, x: Symbol) -> Value:
     return sheet.add(sheet.unary(x, activations.EXP), torch.tensor(-1.0, dtype=torch.float64))
@@ -138,6 +166,25 @@ def _prelu(sheet: SymbolWriter, x: Symbol, weight: Tensor) -> Value:
     return sheet.subtract(sheet.unary(x, RELU), sheet.multiply(below, slope))
 
 
+@rule("rrelu")
+def _random_relu(
+    sheet: SymbolWriter, x: Symbol, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
+) -> Value:
+    if training:
+        raise LookupError("rrelu in training mode, which is random; call the functional form with training=self.training")
+    return sheet.unary(x, activations.leaky_relu((lower + upper) / 2))
+
+
+@rule("erfc")
+def _rest_of_erf(sheet: SymbolWriter, x: Symbol) -> Value:
+    return sheet.scale(sheet.symbol(sheet.unary(x, activations.ERF)), -1.0, 1.0)
+
+
+@rule("item", "_local_scalar_dense")
+def _number(sheet: SymbolWriter, x: Symbol) -> Value:
+    raise LookupError("a plain number (item, tolist, float) taken from a tensor that depends on the inputs; keep it a tensor")
+
+
 @rule("dropout", "feature_dropout", "alpha_dropout", "native_dropout")
 def _dropout(sheet: SymbolWriter, x: Symbol, p: float, train: bool = False) -> Any:
     if train:
@@ -146,8 +193,8 @@ def _dropout(sheet: SymbolWriter, x: Symbol, p: float, train: bool = False) -> A
 
 
 @rule("to", "_to_copy", "type_as", "float", "double", "half", "to_dense")
-def _to(sheet: SymbolWriter, x: Symbol, *arguments: Any, **options: Any) -> Symbol:
+def _to(sheet: SymbolWriter, x: Value, *arguments: Any, **options: Any) -> Value:
     for given in (*arguments, *options.values()):
         if isinstance(given, torch.dtype) and not given.is_floating_point:
-            raise LookupError(f"a cast to {given}, which is not continuous")
-    return x
+            raise LookupError(f"a cast to {given} of something that depends on the inputs: its result jumps")
+    return x.to(sheet.writer.dtype) if isinstance(x, Tensor) else x

@@ -27,16 +27,31 @@ def _product(sheet: SymbolWriter, x: Value, y: Value) -> Value:
     return sheet.product(x, y)
 
 
-@rule("addmm", "baddbmm")
+@rule("addmm", "addmv", "baddbmm")
 def _added_product(sheet: SymbolWriter, bias: Value, x: Value, y: Value, beta: float = 1, alpha: float = 1) -> Value:
     return add(sheet, multiply(sheet, bias, beta) if beta != 1 else bias, sheet.product(x, y), alpha)
 
 
+@rule("bilinear")
+def _bilinear(sheet: SymbolWriter, x: Value, y: Value, weight: Tensor, bias: Any = None) -> Value:
+    """`sum over i, j of x_i weight_kij y_j + bias_k`."""
+    of_x = sheet.symbol(sheet.product(x, weight.permute(1, 0, 2).flatten(1))).moved(
+        lambda entries: entries.unflatten(-1, (len(weight), -1))
+    )
+    of_y = y.moved(lambda entries: entries.unsqueeze(-2)) if isinstance(y, Symbol) else y.unsqueeze(-2)
+    product = sheet.multiply(of_x, of_y)
+    assert isinstance(product, Symbol)
+    total = sheet.total(product, [-1])
+    return total if bias is None else sheet.add(total, bias)
+
+
 @rule("einsum")
 def _einsum(sheet: SymbolWriter, equation: str, operands: Sequence[Value], **_: Any) -> Value:
-    if len(operands) != 2 or "." in equation:
-        raise LookupError(f"einsum {equation!r}; two operands without '...' can be read")
+    if len(operands) > 2 or "." in equation:
+        raise LookupError(f"einsum {equation!r}; at most two operands without '...' can be read")
     inputs, _arrow, output = equation.replace(" ", "").partition("->")
+    if len(operands) == 1:
+        inputs, operands = inputs + ",", [*operands, torch.ones((), dtype=torch.float64)]
     first, second = inputs.split(",")
     if not output or any(len(set(each)) < len(each) for each in (first, second)):
         raise LookupError(f"einsum {equation!r}; name the axes of the output, each operand's once")

@@ -1,16 +1,14 @@
 """Normalisation layers."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
+from typing import Any, NoReturn
 
 from popqorn.readers import layers
 from popqorn.readers.operators.table import rule
 from popqorn.readers.symbols import Symbol, SymbolWriter
 
 
-@rule("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm")
+@rule("batch_norm")
 def _batch_norm(
     sheet: SymbolWriter,
     x: Symbol,
@@ -24,8 +22,20 @@ def _batch_norm(
     *_: Any,
 ) -> Symbol:
     if training or mean is None:
-        raise LookupError("batch_norm by the statistics of the batch; track running statistics and call eval()")
+        _by_the_batch(sheet)
     return layers.batch_norm(sheet, x, weight, bias, mean, variance, eps)
+
+
+@rule("_native_batch_norm_legit_no_training")
+def _evaluated_batch_norm(
+    sheet: SymbolWriter, x: Symbol, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
+) -> tuple[Symbol, None, None]:
+    return layers.batch_norm(sheet, x, weight, bias, mean, variance, eps), None, None
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+def _by_the_batch(sheet: SymbolWriter, *_: Any) -> NoReturn:
+    raise LookupError("batch_norm by the statistics of the batch; let it track running statistics (track_running_stats=True)")
 
 
 @rule("layer_norm")
@@ -37,7 +47,8 @@ def _layer_norm(
 
 @rule("rms_norm")
 def _rms_norm(sheet: SymbolWriter, x: Symbol, shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Symbol:
-    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    if eps is None:
+        raise LookupError("rms_norm without eps; say which, as the default is another for every dtype")
     return layers.layer_norm(sheet, x, len(shape), weight, None, layers.Moments(eps, centered=False))
 
 

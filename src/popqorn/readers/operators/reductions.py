@@ -1,5 +1,6 @@
 """Sums, means, maxima, softmax."""
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -65,6 +66,12 @@ def _variance(
     return sheet.scale(whole, 1 / (x.entries.numel() / whole.entries.numel() - (1 if correction is None else correction)))
 
 
+@rule("var_mean")
+def _variance_and_mean(sheet: SymbolWriter, x: Symbol, dim: Any = None, *arguments: Any, **options: Any) -> tuple[Value, Value]:
+    keep = options.get("keepdim", False) or True in arguments[1:]
+    return _variance(sheet, x, dim, *arguments, **options), sheet.mean(x, axes_of(dim), keep)
+
+
 @rule("std")
 def _deviation(sheet: SymbolWriter, *arguments: Any, **options: Any) -> Value:
     return sheet.unary(_variance(sheet, *arguments, **options), activations.power(0.5))
@@ -72,10 +79,12 @@ def _deviation(sheet: SymbolWriter, *arguments: Any, **options: Any) -> Value:
 
 @rule("linalg_vector_norm", "norm")
 def _norm(sheet: SymbolWriter, x: Symbol, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:  # noqa: A002
-    if ord not in (1, 2):
+    if ord not in (1, 2, math.inf):
         raise LookupError(f"a norm of order {ord}")
-    entries = sheet.unary(x, activations.ABS if ord == 1 else activations.SQUARE)
+    entries = sheet.unary(x, activations.SQUARE if ord == 2 else activations.ABS)
     assert isinstance(entries, Symbol)
+    if ord == math.inf:
+        return layers.greatest(sheet, entries, axes_of(dim), keepdim)
     whole = sheet.total(entries, axes_of(dim), keepdim)
     return whole if ord == 1 else sheet.unary(whole, activations.power(0.5))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from popqorn.readers import layers
 from popqorn.readers.symbols import Symbol, SymbolWriter, Value
 from popqorn.relax import activations
-from popqorn.relax.activations import Activation
+from popqorn.relax.activations import Activation, PiecewiseLinear
 
 Rule = Callable[..., Any]
 """`rule(sheet, *arguments)`: the operator's arguments, with symbols for the tensors that depend on the inputs."""
@@ -20,6 +20,7 @@ RULES: dict[str, Rule] = {}
 MOVES = frozenset(
     [
         "alias",
+        "broadcast_to",
         "chunk",
         "clone",
         "contiguous",
@@ -30,13 +31,20 @@ MOVES = frozenset(
         "flatten",
         "flip",
         "gather",
+        "hsplit",
         "index",
         "index_select",
         "lift_fresh_copy",
+        "mT",
+        "masked_select",
+        "moveaxis",
         "movedim",
         "narrow",
+        "numpy_T",
         "permute",
         "pixel_shuffle",
+        "positive",
+        "ravel",
         "repeat",
         "repeat_interleave",
         "reshape",
@@ -49,6 +57,7 @@ MOVES = frozenset(
         "split_with_sizes",
         "squeeze",
         "swapaxes",
+        "swapdims",
         "t",
         "tensor_split",
         "tile",
@@ -61,11 +70,75 @@ MOVES = frozenset(
         "unsqueeze",
         "view",
         "view_as",
+        "vsplit",
+        "_unsafe_index",
         "_unsafe_view",
     ]
 )
-# Operators that put the entries of several tensors (or numbers) together.
-JOINS = frozenset(["cat", "concat", "concatenate", "hstack", "select_scatter", "slice_scatter", "stack", "vstack", "where"])
+# Operators that put the entries of a list of tensors together.
+JOINS = frozenset(["cat", "concat", "concatenate", "hstack", "stack", "vstack"])
+# Operators that choose, at known places, between the entries of two tensors (or numbers): where these stand among the arguments.
+CHOICES = {
+    "copy": (0, 1),
+    "fill": (0, 1),
+    "index_copy": (0, 3),
+    "index_fill": (0, 3),
+    "index_put": (0, 2),
+    "masked_scatter": (0, 2),
+    "scatter": (0, 3),
+    "select_scatter": (0, 1),
+    "slice_scatter": (0, 1),
+    "where": (1, 2),
+}
+# Operators that ask a tensor for its shape only.
+SHAPES = frozenset(
+    [
+        "dim",
+        "empty_like",
+        "full_like",
+        "new_empty",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "numel",
+        "ones_like",
+        "size",
+        "sym_numel",
+        "sym_size",
+        "zeros_like",
+    ]
+)
+# Operators whose results jump: there is nothing to bound between one value and the next.
+JUMPS = frozenset(
+    [
+        "argmax",
+        "argmin",
+        "argsort",
+        "bitwise_and",
+        "bitwise_not",
+        "bitwise_or",
+        "ceil",
+        "eq",
+        "floor",
+        "floor_divide",
+        "fmod",
+        "frac",
+        "ge",
+        "gt",
+        "heaviside",
+        "isnan",
+        "le",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "lt",
+        "ne",
+        "remainder",
+        "round",
+        "sign",
+        "trunc",
+    ]
+)
 
 ACTIVATIONS: dict[str, Activation | Callable[..., Activation]] = {
     "relu": activations.RELU,
@@ -90,6 +163,9 @@ ACTIVATIONS: dict[str, Activation | Callable[..., Activation]] = {
     "leaky_relu": lambda slope=0.01: activations.leaky_relu(slope),
     "softplus": lambda beta=1.0, threshold=20.0: activations.softplus(beta, threshold),
     "hardtanh": lambda low=-1.0, high=1.0: activations.hardtanh(low, high),
+    "softshrink": lambda edge=0.5: Activation(
+        f"softshrink({edge:g})", lambda x: torch.nn.functional.softshrink(x, edge), PiecewiseLinear((-edge, edge))
+    ),
 }
 
 
@@ -108,12 +184,20 @@ def rule(*names: str) -> Callable[[R], R]:
 
 def apply(sheet: SymbolWriter, name: str, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
     """What an operator gives: computed if everything is known, written otherwise; LookupError for one that has no rule."""
+    if torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()) and name not in RULES:
+        raise LookupError(f"{function}, which is random; draw it once and keep it as a buffer")
     if not any(isinstance(leaf, Symbol) for leaf in _leaves([*arguments, *options.values()])):
         return _known(function, arguments, options)
     if name in MOVES:
         return _moved(name, function, arguments, options)
     if name in JOINS:
-        return _joined(sheet, name, function, arguments, options)
+        return _joined(sheet, function, arguments, options)
+    if name in CHOICES:
+        return _chosen(sheet, name, function, arguments, options)
+    if name in SHAPES:
+        return function(torch.empty(arguments[0].shape, dtype=torch.float64), *arguments[1:], **_anywhere(options))
+    if name in JUMPS:
+        raise LookupError(f"{function} of something that depends on the inputs: its result jumps")
     if name in ACTIVATIONS:
         return layers.activated(sheet, arguments[0], _activation(name, arguments[1:], options))
     if name not in RULES:
@@ -123,7 +207,7 @@ def apply(sheet: SymbolWriter, name: str, function: Callable[..., Any], argument
 
 def names() -> list[str]:
     """All operators that can be read."""
-    return sorted({*MOVES, *JOINS, *ACTIVATIONS, *RULES})
+    return sorted({*MOVES, *JOINS, *CHOICES, *SHAPES, *ACTIVATIONS, *RULES})
 
 
 def _activation(name: str, arguments: Sequence[Any], options: dict[str, Any]) -> Activation:
@@ -132,10 +216,23 @@ def _activation(name: str, arguments: Sequence[Any], options: dict[str, Any]) ->
 
 
 def _known(function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    """What follows from weights alone, in double precision."""
-    options = {key: value for key, value in options.items() if key not in ("device", "pin_memory")}
-    found = function(*arguments, **options)
-    return _each_leaf(found, lambda leaf: leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf)
+    """What is known, in the precision in which the model has its constants; in double precision where weights take part."""
+    leaves = [leaf for leaf in _leaves([*arguments, *options.values()]) if isinstance(leaf, Tensor)]
+    if any(leaf.dtype == torch.float64 for leaf in leaves) and any(leaf.dtype != torch.float64 for leaf in leaves):
+        arguments, options = (
+            _each_leaf(tuple(arguments), _double),
+            {key: _each_leaf(each, _double) for key, each in options.items()},
+        )
+    return function(*arguments, **_anywhere(options))
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def _anywhere(options: dict[str, Any]) -> dict[str, Any]:
+    """Options without the device, as reading is done on one of its own."""
+    return {key: value for key, value in options.items() if key not in ("device", "pin_memory")}
 
 
 def _moved(name: str, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -144,27 +241,32 @@ def _moved(name: str, function: Callable[..., Any], arguments: Sequence[Any], op
     if name in ("expand_as", "reshape_as", "view_as"):
         rest = [torch.empty(rest[0].shape)]
     if not isinstance(operand, Symbol) or any(isinstance(leaf, Symbol) for leaf in _leaves([*rest, *options.values()])):
-        raise LookupError(f"{name} at places that depend on the inputs")
-    if name in ("clone", "contiguous", "detach", "alias", "lift_fresh_copy"):
+        raise LookupError(f"{function} at places that depend on the inputs")
+    if name in ("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "positive"):
         return operand
-    return _symbols(function(operand.entries, *rest, **options))
+    # the numbers may lie in memory otherwise than the entries they stand for do
+    return _symbols(function(operand.entries.contiguous(), *rest, **options))
 
 
-def _joined(
-    sheet: SymbolWriter, name: str, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
-) -> Any:
-    """Known tensors and numbers beside symbols become constants of the tape first."""
-    if name == "where":
-        condition, *sides = arguments
-        if isinstance(condition, Symbol):
-            raise LookupError("where with a condition that depends on the inputs")
-        first, second = (sheet.symbol(as_tensor(side)).entries for side in sides)
-        return Symbol(torch.where(condition, first, second))
-    if name.endswith("_scatter"):
-        whole, part = (sheet.symbol(as_tensor(each)).entries for each in arguments[:2])
-        return _symbols(function(whole, part, *arguments[2:], **options))
+def _joined(sheet: SymbolWriter, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Known tensors beside symbols become constants of the tape first."""
     operands, *rest = arguments
     return _symbols(function([sheet.symbol(each).entries for each in operands], *rest, **options))
+
+
+def _chosen(
+    sheet: SymbolWriter, name: str, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """The same for operators that choose; a number is chosen by the number of its entry."""
+    found: list[Any] = list(arguments)
+    for place in CHOICES[name]:
+        entries = sheet.symbol(as_tensor(found[place])).entries
+        found[place] = entries if isinstance(found[place], Symbol | Tensor) else int(entries)
+    if any(isinstance(leaf, Symbol) for leaf in _leaves([*found, *options.values()])):
+        raise LookupError(f"{function} at places that depend on the inputs")
+    if options.get("accumulate") or (name == "index_put" and True in arguments[3:]):
+        raise LookupError(f"{function} with accumulate=True")
+    return _symbols(function(*found, **options))
 
 
 def _symbols(found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Linear operations. Walks pass them by their vector-Jacobian product; a profile asked for something faster for three of them
+"""Linear operations. Walks pass them by their vector-Jacobian product; a profile asked for something faster for some of them
 (`bounds/walk.py`).
 """
 
