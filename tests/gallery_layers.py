@@ -339,7 +339,7 @@ class Activations(nn.Module):
 
 
 class Highway(nn.Module):
-    """Windows of the sequence side by side, mixed by gates; computed in another precision and cast back."""
+    """Windows of the sequence side by side, mixed by gates; cast to and fro."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ class Highway(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         windows = x.unfold(1, 2, 1).permute(0, 1, 3, 2).flatten(2)
-        y = self.embed(windows.to(torch.float64)).type_as(x)
+        y = self.embed(windows.to(self.embed.weight.dtype)).type_as(x)
         t = torch.sigmoid(self.gate(y))
         y = t * F.relu(self.change(y)) + (1.0 - t) * y
         return self.fc(F.normalize(y.sum(dim=1) + 2, dim=-1))

@@ -254,7 +254,8 @@ class LeakyReservoir(nn.Module):
         with torch.no_grad():
             h = torch.zeros(len(x), 6, dtype=x.dtype)
             for t in range(x.shape[1]):
-                h = (1 - self.leak) * h + self.leak * torch.tanh(F.linear(x[:, t], self.win) + F.linear(h, self.wres))
+                fresh = (F.linear(x[:, t], self.win) + F.linear(h, self.wres)).tanh_()
+                h = h.mul(1 - self.leak).add_(fresh, alpha=self.leak)
         return self.readout(h)
 
 

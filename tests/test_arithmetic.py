@@ -260,6 +260,27 @@ def test_the_sum_of_two_biases_is_rounded_too(dtype: torch.dtype) -> None:
     assert int(lower[0, 0]) <= exact.outputs(model, inputs[0])[0] == 2**54 - 1
 
 
+@each_dtype
+def test_a_batch_norm_whose_shifts_cancel_is_rounded_too(dtype: torch.dtype) -> None:
+    """Its mean, times its factor, is its bias but for rounding: what is left is no zero."""
+    norm = nn.BatchNorm1d(8)
+    model = nn.Sequential(norm, nn.Linear(8, 9)).double().eval()
+    with torch.no_grad():
+        norm.running_mean.copy_(1e3 * torch.arange(1, 9))
+        norm.running_var.copy_(torch.arange(2, 10))
+        norm.bias.copy_(norm.running_mean * (norm.running_var + norm.eps).rsqrt())
+        model[1].weight.copy_(torch.eye(9)[:, :8])
+        model[1].bias.copy_(1e3 * torch.eye(9)[8])  # one output is large: to agree with the model is to agree beside that
+    for x in (0.0, 1.0):
+        inputs = torch.full((1, 8), x, dtype=torch.float64)
+        lower, upper = (side[0].tolist() for side in popqorn.bounds(model, inputs, 0.0, dtype=dtype))
+        for low, high, mean, variance, bias in zip(lower, upper, norm.running_mean, norm.running_var, norm.bias, strict=False):
+            factor = 1 / mpmath.sqrt(mpmath.mpf(float(variance)) + mpmath.mpf(norm.eps))
+            value = (mpmath.mpf(x) - mpmath.mpf(float(mean))) * factor + mpmath.mpf(float(bias.detach()))
+            assert math.isfinite(low), "the tape is the model"
+            assert mpmath.mpf(low) <= value <= mpmath.mpf(high)
+
+
 def test_where_nothing_moves_the_sign_is_proven_all_the_same() -> None:
     """A set of one point needs no search, but a proof."""
     for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):

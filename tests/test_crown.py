@@ -150,3 +150,14 @@ def test_the_reference_bounds_what_it_says(bend: str) -> None:
     outputs = model(moved.flatten(0, 1)).unflatten(0, (500, BATCH))
     assert (lower <= outputs).all()
     assert (outputs <= upper).all()
+
+
+@each_bend
+def test_float32_proves_a_little_less(bend: str) -> None:
+    """Of a model of float64, too: that its tape rounds more is no other network."""
+    model, inputs = network("mlp", bend)
+    double, single = (popqorn.bounds(model, inputs, 0.05, dtype=dtype) for dtype in (torch.float64, torch.float32))
+    assert set(single.status) == {popqorn.Status.CERTIFIED}
+    torch.testing.assert_close(single.lower.double(), double.lower, rtol=0, atol=1e-3)
+    assert (single.lower.double() <= double.lower).all()
+    assert (single.upper.double() >= double.upper).all()

@@ -124,7 +124,7 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if x.is_floating_point() else self.embedding(x)
-        x = self.front(x.transpose(1, 2)).mish().transpose(1, 2)
+        x = nn.functional.mish(self.front(x.transpose(1, 2))).transpose(1, 2)
         x = self.norm(self.rnn(x)[0])
         return self.head((self.score(x).softmax(1) * x).sum(1)).log_softmax(-1)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.nn.utils import rnn as packing
 
 import gallery_text
@@ -137,6 +138,77 @@ def test_no_attack_is_below_the_certified_radius(name: str) -> None:
     attack = popqorn.attack(module, inputs, method="fgsm")
     assert set(attack.status) <= {Status.BROKEN, Status.UNBROKEN}
     assert (attack.radius >= certificate.radius).all()
+
+
+# ---- ways to hand a module over --------------------------------------------------------------------------------------------
+
+
+class WithHead(nn.GRU):
+    """A layer of torch's with a head of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(super().forward(x)[0][:, -1])
+
+
+class Options(nn.Module):
+    """Arguments that need no value keep their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, max_len: int = 3, lengths: Tensor | None = None) -> dict[str, Tensor]:
+        assert lengths is not None
+        return {"logits": self.fc(x[:, :max_len].sum(1) / lengths.unsqueeze(1)), "input": x}
+
+
+def pruned() -> nn.Module:
+    module = LastStep(nn.LSTM)
+    prune.l1_unstructured(module.rnn, "weight_hh_l0", 0.3)
+    return prune.l1_unstructured(module.fc, "weight", 0.3) and module
+
+
+def hooked() -> nn.Module:
+    module = LastStep(nn.GRU)
+    module.fc.register_forward_hook(lambda part, given, output: 2 * output + 1)
+    return module
+
+
+def compiled_in_place() -> nn.Module:
+    module = LastStep(nn.GRU)
+    module.compile(backend="eager")
+    return module
+
+
+def compiled_in_part() -> nn.Module:
+    module = LastStep(nn.GRU)
+    module.fc = torch.compile(module.fc, backend="eager")
+    return module
+
+
+WAYS: dict[str, Callable[[], nn.Module]] = {
+    "as it is": HandLstm,
+    "traced": lambda: torch.jit.trace(HandLstm(), torch.randn(1, 4, 3)),
+    "frozen": lambda: torch.jit.freeze(torch.jit.script(CellLoop().eval())),
+    "scripted in part": lambda: nn.Sequential(torch.jit.script(nn.Linear(3, 3)), nn.Flatten(), nn.Linear(12, 3)),
+    "compiled in place": compiled_in_place,
+    "compiled in part": compiled_in_part,
+    "pruned": pruned,
+    "hooked": hooked,
+    "subclass of a layer": WithHead,
+    "options": Options,
+    "half precision": lambda: LastStep(nn.GRU).half(),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_modules_of_single_precision_are_read_however_they_are_handed_over(name: str) -> None:
+    found = popqorn.verify(WAYS[name](), torch.randn(2, 4, 3), 1e-6)
+    assert set(found.status) == {Status.CERTIFIED}
 
 
 # ---- plain networks ----------------------------------------------------------------------------------------------------------

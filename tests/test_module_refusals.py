@@ -73,6 +73,16 @@ class LooksUp(Small):
         return self.fc(x[torch.arange(len(x)), x.sum(-1).argmax(1)])
 
 
+class LooksUpTheGreatest(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.gather(1, x.max(dim=1, keepdim=True).indices)[:, 0])
+
+
+class SaysWhere(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).max(dim=1).indices
+
+
 class TakesNumbers(Small):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x.mean(1)) * x[0, 0, 0].item()
@@ -120,6 +130,8 @@ OPERATORS = {
     "comparison": Operator(Compares, r"aten\.gt\.Scalar .* jumps"),
     "cast": Operator(Truncates, r"a cast to torch\.int32 .* jumps"),
     "index": Operator(LooksUp, r"aten\.argmax\.default .* jumps"),
+    "index of a maximum": Operator(LooksUpTheGreatest, r"aten\.gather\.default of the place of a maximum: it jumps"),
+    "a place is no output": Operator(SaysWhere, r"the place of a maximum, as it jumps"),
     "item": Operator(TakesNumbers, r"a plain number \(item, tolist, float\) .*; keep it a tensor"),
     "active dropout": Operator(DropsAlways, r"dropout in training mode, which is random; .*training=self\.training"),
     "noise": Operator(AddsNoise, r"aten\.randn\.default, which is random; draw it once and keep it as a buffer"),
@@ -240,6 +252,16 @@ class ReadsOneByOne(Reads):
         return self.fc(sum(self.embed(ids[:, step]) for step in range(ids.shape[1])))
 
 
+class ReadsByHand(Reads):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(self.embed.weight.detach())
+        del self.embed
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.fc(F.embedding(ids, self.table).mean(1))
+
+
 class Plain(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -270,6 +292,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], str]] = {
     "tokens of three axes": (Reads, lambda: tokens()[None], r"inputs have shape .*; token ids must be \[batch, frames\]"),
     "floats to an embedding": (Reads, lambda: torch.rand(3, 4), RUN + r".*takes token ids: pass inputs that are whole numbers"),
     "tokens one by one": (ReadsOneByOne, tokens, r"inputs are whole numbers, but no nn\.Embedding .* all at once; pass"),
+    "no nn.Embedding": (ReadsByHand, tokens, RUN + r".*it looks inputs up otherwise than by an nn\.Embedding: use one"),
+    "not initialised": (lambda: nn.LazyLinear(3), sequences, r"model: weight has no values yet; run the model once"),
     "features": (Plain, lambda: torch.rand(3, 4, 5), RUN + r" \(1, 4, 5\) .*Expected 3, got 5\); .* check the shape of inputs"),
     "no batch": (Plain, lambda: torch.rand(4, 3), RUN + r" \(1, 3\) .* check the shape of inputs"),
     "a vector": (Plain, lambda: torch.rand(3), r"inputs have shape \(3,\); they must be \[batch, \.\.\.\]: add the batch axis"),

@@ -200,7 +200,8 @@ def _asked(reading: Reading, allowed: AllowedSet, outputs: Tensor, margins: Marg
     for points in _elsewhere(allowed):
         apart, larger = _apart(reading.own(points), reading.finished(tape(points)))
         difference, size = torch.maximum(difference, apart), torch.maximum(size, larger)
-    most = agreement(tape.frames, reading.dtype) * size
+    coarser = max((reading.dtype, outputs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    most = agreement(tape.frames, coarser) * size
     differs = ~(difference <= most)  # NaN differs
     if margins.claimed:
         differs = differs | ((margins.of(own.to(outputs)) > 0) != (margins.of(outputs) > 0)).any(-1)

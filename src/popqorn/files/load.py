@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from popqorn.files.own import load_own, save_own
@@ -43,10 +44,15 @@ def load(
     named = [name for name, value in given.items() if value is not None]
     if kind != ".onnx" and named:
         raise ValueError(f"{' and '.join(named)} given, but {file.name} is no ONNX file; leave them out")
+    with torch.device("cpu"):
+        return _loaded(file, kind, frames=frames, inputs=inputs, batch_axis=batch_axis, output=output, check=check)
+
+
+def _loaded(file: Path, kind: str, **options: Any) -> nn.Module | Network:
     if kind == ".onnx":
         from popqorn.readers.onnx.network import read_onnx
 
-        return read_onnx(file, frames=frames, inputs=inputs, batch_axis=batch_axis, output=output, check=check)
+        return read_onnx(file, **options)
     if kind == ".safetensors":
         return load_own(file)
     if kind == ".pt2":

@@ -130,7 +130,7 @@ class Call(nn.Module):
             ) from error
 
     def _remedy(self, error: Exception) -> str:
-        if self.tokens is None and "indices" in str(error):
+        if self.tokens is None and "'indices'" in str(error):
             if any(isinstance(part, nn.Embedding) for part in self.modules()):
                 return "its nn.Embedding takes token ids: pass inputs that are whole numbers, [batch, frames]"
             return "it looks inputs up otherwise than by an nn.Embedding: use one, or pass a model that takes the words' vectors"
@@ -171,12 +171,13 @@ def _open_parameters(function: Callable[..., Any]) -> list[str]:
     return [each.name for each in given if each.default is None or each.default is inspect.Parameter.empty]
 
 
-def _frozen(module: nn.Module) -> Iterator[Tensor]:
+def _frozen(module: nn.Module) -> list[Tensor]:
     """The constants that `torch.jit.freeze` makes of weights."""
-    if isinstance(module, torch.jit.ScriptModule):
-        for node in module.inlined_graph.findAllNodes("prim::Constant"):
-            if node.hasAttribute("value") and node.kindOf("value") == "t":
-                yield node.t("value")
+    if not isinstance(module, torch.jit.ScriptModule):
+        return []
+    graph: Any = module.inlined_graph  # its nodes live as long as it does
+    nodes = graph.findAllNodes("prim::Constant")
+    return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
 @contextmanager

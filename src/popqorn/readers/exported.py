@@ -26,6 +26,7 @@ from popqorn.readers.taught import standing_in
 from popqorn.sequences import Sequences, are_tokens, read_samples, read_tokens
 
 RESHAPES = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "unflatten", "unsafe_view", "view")
+NEW = ("batch_norm", "conv1d", "conv2d", "conv3d", "group_norm", "instance_norm", "layer_norm", "linear", "matmul")
 FOREIGN = re.compile(r"[\\/](torch|popqorn[\\/]readers|python3\.\d+)[\\/](?!site-packages)")
 IGNORED = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size")
 
@@ -53,11 +54,12 @@ class ModuleNetwork(Network):
         at_inputs = call.own_at(group)
         program = exported(call)
         sheet = SymbolWriter(group.frames, group.values.shape[2], dtype=group.values.dtype, device=group.values.device)
-        # a softmax over the batch, the last axis here, is none that leaves decisions as they are
-        output, left_off = written(sheet, program, (1, *call.sample), decides=decides and axis != len(shape) - 1)
+        with torch.device("cpu"):  # where reading keeps the numbers of entries
+            # a softmax over the batch, the last axis here, is none that leaves decisions as they are
+            output, left_off = written(sheet, program, (1, *call.sample), decides=decides and axis != len(shape) - 1)
+            entries = output.entries if axis is None else output.entries.movedim(axis, 0)
+            tape = sheet.finish(Symbol(entries), tuple(size for place, size in enumerate(shape) if place != axis) or (1,))
         call.check_samples_are_apart()
-        entries = output.entries if axis is None else output.entries.movedim(axis, 0)
-        tape = sheet.finish(Symbol(entries), tuple(size for place, size in enumerate(shape) if place != axis) or (1,))
         return Reading(tape, at_inputs, call.own, call.dtype, left_off)
 
 
@@ -74,7 +76,8 @@ def exported(call: Call) -> ExportedProgram:
             raise TypeError(
                 f"model: torch.export cannot trace it ({_first_line(error)}){_place(error)}; {_remedy(error)}"
             ) from error
-    if any(_changes_its_operands(node) for node in program.graph.nodes):
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, GraphModule)]
+    if any(_changes_its_operands(node) and not _changes_unseen(node) for graph in graphs for node in graph.nodes):
         program = _decomposed(program, {})
     return program
 
@@ -103,6 +106,14 @@ def _quiet() -> Iterator[None]:
 def _changes_its_operands(node: GraphNode) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
+
+
+def _changes_unseen(node: GraphNode) -> bool:
+    """Whether an operator changes a new tensor that nobody else sees, such as a ReLU behind a layer: it may as well copy it."""
+    source, name = node.args[0], operators.name_of(node.target)
+    if not isinstance(source, GraphNode) or source.op != "call_function" or name.removesuffix("_") not in operators.names():
+        return False
+    return operators.name_of(source.target) in NEW and list(source.users) == [node]
 
 
 def written(sheet: SymbolWriter, program: ExportedProgram, shape: tuple[int, ...], *, decides: bool) -> tuple[Symbol, str | None]:
@@ -157,6 +168,8 @@ class _Interpreter:
         self.left_off = _final_softmax(result) if decides else None
         values = self._run(self.program.graph_module, given)
         found = values[result]
+        if found is operators.NO_INDEX:
+            raise _UnknownError(result, str(result.target), "the place of a maximum, as it jumps")
         if not isinstance(found, Symbol):
             raise ValueError(
                 "model: its (first) output does not depend on the inputs, there is nothing to certify; pass a model that returns "
@@ -182,6 +195,7 @@ class _Interpreter:
         options: Any = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
         target: Any = node.target
         name = operators.name_of(node.target)
+        name = name.removesuffix("_") if _changes_its_operands(node) else name
         if name in IGNORED:
             return None
         if node is self.left_off:

@@ -58,6 +58,10 @@ class OnnxNetwork(Network):
                 )
 
     def reading(self, group: Sequences, *, decides: bool) -> Reading:
+        with torch.device("cpu"):  # where reading keeps the numbers of entries
+            return self._reading(group, decides=decides)
+
+    def _reading(self, group: Sequences, *, decides: bool) -> Reading:
         values = group.values
         sheet = SymbolWriter(group.frames, values.shape[2], dtype=values.dtype, device=values.device)
         moving = sheet.inputs((1, *group.sample)).moved(lambda entries: entries.movedim(0, self.inputs.axis))
@@ -65,7 +69,7 @@ class OnnxNetwork(Network):
         output, left_off = written(sheet, self.program, {**given, self.inputs.name: moving}, decides=decides)
         axis = self._output_axis(tuple(output.shape))
         if left_off is not None and axis == len(output.shape) - 1:
-            return self.reading(group, decides=False)  # a softmax over the batch is none that leaves decisions as they are
+            return self._reading(group, decides=False)  # a softmax over the batch is none that leaves decisions as they are
         entries = output.entries if axis is None else output.entries.movedim(axis, 0)
         shape = tuple(size for place, size in enumerate(output.shape) if place != axis) or (1,)
         tape = sheet.finish(Symbol(entries), shape)

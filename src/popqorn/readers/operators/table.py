@@ -186,7 +186,10 @@ def apply(sheet: SymbolWriter, name: str, function: Callable[..., Any], argument
     """What an operator gives: computed if everything is known, written otherwise; LookupError for one that has no rule."""
     if torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()) and name not in RULES:
         raise LookupError(f"{function}, which is random; draw it once and keep it as a buffer")
-    if not any(isinstance(leaf, Symbol) for leaf in _leaves([*arguments, *options.values()])):
+    leaves = _leaves([*arguments, *options.values()])
+    if any(leaf is NO_INDEX for leaf in leaves) and name != "getitem":
+        raise LookupError(f"{function} of the place of a maximum: it jumps")
+    if not any(isinstance(leaf, Symbol) for leaf in leaves):
         return _known(function, arguments, options)
     if name in MOVES:
         return _moved(name, function, arguments, options)
