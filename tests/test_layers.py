@@ -10,11 +10,11 @@ SOURCE = Path(popqorn.__file__).parent
 # First to last: folders, and files that stand alone.
 STAGES = (
     ("_typing", "_version", "arithmetic", "reading", "sequences", "status", "progress", "result"),
-    ("tape",),
-    ("readers",),
     ("relax",),
+    ("tape",),
     ("regions",),
-    ("specs",),
+    ("readers",),
+    ("files", "specs"),
     ("bounds",),
     ("task", "search"),
     ("attacks", "certificate"),
@@ -78,7 +78,7 @@ def test_there_are_about_ten_stages() -> None:
 
 
 def test_the_core_needs_torch_and_numpy_only() -> None:
-    optional = {"typer", "rich", "matplotlib", "safetensors", "scipy", "jinja2", "jaxtyping", "beartype"}
+    optional = {"typer", "rich", "matplotlib", "safetensors", "scipy", "jinja2", "jaxtyping", "beartype", "onnx", "onnxruntime"}
     for path in SOURCE.rglob("*.py"):
         if path.name in ("__init__.py", "_typing.py") or stage_of(module_name(path)) > ORDER["api"]:
             continue

@@ -151,6 +151,35 @@ def test_branch_and_bound_is_tight_on_wide_intervals() -> None:
         assert -1.0 - loss <= float(found) <= -1.0
 
 
+def test_the_troughs_of_a_wave_are_not_missed() -> None:
+    """Nor the bottom of a parabola: between two points of a grid a function sinks by as much as its curvature says."""
+    generator = torch.Generator().manual_seed(0)
+    lower = -1000 * torch.rand(300, generator=generator, dtype=torch.float64)
+    box = Interval(lower, lower + 7 + 1000 * torch.rand(300, generator=generator, dtype=torch.float64))
+    found, relaxation = image(activations.SIN, box), lines(activations.SIN, box)
+    assert (found.lower <= -1).all()
+    assert (found.upper >= 1).all()
+    trough = 2 * math.pi * torch.ceil((box.lower + math.pi / 2) / (2 * math.pi)) - math.pi / 2
+    peak = torch.where(trough + math.pi > box.upper, trough - math.pi, trough + math.pi)
+    assert (relaxation.lower(trough) <= -1 + 1e-12).all()
+    assert (relaxation.upper(peak) >= 1 - 1e-12).all()
+    bent = Activation("parabola", torch.square, Smooth(lambda lower, upper: torch.full_like(lower, 2.0)))
+    assert (image(bent, Interval(lower, -lower.flip(0))).lower <= 0).all()
+
+
+def test_slack_covers_where_torchs_softplus_jumps() -> None:
+    jumping = activations.softplus(1.0, 2.0)
+    for box in (interval(2.0, 2.05), interval(1.99, 2.001), interval(1.5, 2.2)):
+        x = torch.cat(
+            [torch.linspace(float(box.lower), float(box.upper), 99, dtype=torch.float64), interval(2.0, 2.0 + 1e-12).upper]
+        )
+        value, found, relaxation = jumping.function(x), image(jumping, box), lines(jumping, box)
+        assert (found.lower <= value).all()
+        assert (found.upper >= value).all()
+        assert (relaxation.lower(x) <= value).all()
+        assert (relaxation.upper(x) >= value).all()
+
+
 def test_elu_and_softplus_refuse_what_they_cannot_bound() -> None:
     with pytest.raises(ValueError, match="alpha of ELU is -1"):
         activations.elu(-1.0)
@@ -268,12 +297,28 @@ def test_nothing_is_said_outside_the_domain(exact: Exact, dtype: torch.dtype) ->
         assert not line.offset[nan].isfinite().any()
 
 
+def near_kinks(count: int) -> Interval:
+    """Boxes around -3 or 3, of widths from 1e-4 to 10."""
+    generator = torch.Generator().manual_seed(0)
+    share = torch.rand(3, count, generator=generator, dtype=torch.float64)
+    width, kink = 10 ** (5 * share[0] - 4), torch.where(share[1] < 0.5, -3.0, 3.0)
+    return Interval(kink - share[2] * width, kink + (1 - share[2]) * width)
+
+
+def test_lines_hold_at_kinks() -> None:
+    for exact in EXACT:
+        if exact.activation.name in ("hardswish", "hardsigmoid"):
+            hold_everywhere(exact, near_kinks(100))
+
+
 @pytest.mark.parametrize("exact", SMOOTH, ids=lambda exact: exact.activation.name)
 @settings(max_examples=6, phases=FOUND)
-@given(box=boxes(16))
-def test_no_function_leaves_its_chord_by_more_than_its_curvature_allows(exact: Exact, box: Interval) -> None:
+@given(drawn=boxes(16))
+def test_no_function_leaves_its_chord_by_more_than_its_curvature_allows(exact: Exact, drawn: Interval) -> None:
     """On a cell of width h by at most `h^2/8` of it, kinks included: what the search for the least value relies on."""
     assert isinstance(exact.activation.shape, Smooth)
+    kinked = near_kinks(24)
+    box = Interval(torch.cat([drawn.lower, kinked.lower]), torch.cat([drawn.upper, kinked.upper]))
     curvature = exact.activation.shape.curvature(box.lower, box.upper)
     for lower, upper, bend in zip(box.lower.tolist(), box.upper.tolist(), curvature.tolist(), strict=True):
         start, end = mpmath.mpf(lower), mpmath.mpf(upper)

@@ -151,6 +151,22 @@ def test_final_softmax_is_left_off_only_for_decisions(tmp_path: Path) -> None:
     assert steps.reading(group, decides=True).left_off is None
 
 
+def test_wide_softmax_is_no_obstacle_to_decisions(tmp_path: Path) -> None:
+    network = read_onnx(saved(tmp_path, Case("t = Tanh(x) y = Softmax(t)", ("N", 200))))
+    assert popqorn.verify(network, drawn(network), eps=1e-6).certified.all()
+
+
+def test_half_precision_is_read(tmp_path: Path) -> None:
+    model = made(MLP)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    network = read_onnx(saved(tmp_path, model))
+    assert apart(network, drawn(network)) < 1e-2
+
+
 def test_without_onnxruntime_the_tape_answers(tmp_path: Path) -> None:
     path = saved(tmp_path, MLP)
     checked, alone = read_onnx(path), read_onnx(path, check=False)

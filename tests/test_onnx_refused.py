@@ -56,6 +56,10 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a wide softmax": (Case("y = Softmax(x) z = Exp(y)", ("N", 1, 200), outputs="float[A] z"), "at most 128"),
     "einsum of three": (Case('y = Einsum <equation: string = "nij,nij,nij->nij"> (x, x, x)'), "two operands"),
     "wrong shapes": (Case("y = MatMul(x, w)", weights={"w": (5, 4)}), "MatMul with these operands"),
+    "a place that is not there": (
+        Case("y = Gather <axis: int = 1> (x, i)", weights={"i": ints(7)}),
+        "Gather with these operands",
+    ),
     "a scatter that adds": (
         Case('y = ScatterND <reduction: string = "add"> (x, i, w)', (1, 2, 3), {"i": ints(0).reshape(1, 1), "w": (1, 2, 3)}),
         "ScatterND with a reduction",
@@ -140,6 +144,22 @@ def test_malformed_file_is_refused(name: str, tmp_path: Path) -> None:
     make, message = MALFORMED[name]
     with pytest.raises((ValueError, TypeError), match=message):
         read_onnx(make(tmp_path))
+
+
+def test_model_and_data_may_be_links_into_one_folder(tmp_path: Path) -> None:
+    stored, shown = tmp_path / "stored", tmp_path / "shown"
+    stored.mkdir()
+    shown.mkdir()
+    onnx.save(made(MLP), stored / "a", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (stored / "weights.bin").rename(stored / "b")
+    (shown / "model.onnx").symlink_to(stored / "a")
+    (shown / "weights.bin").symlink_to(stored / "b")
+    read_onnx(shown / "model.onnx")
+    (shown / "weights.bin").unlink()
+    (tmp_path / "elsewhere").write_bytes((stored / "b").read_bytes())
+    (shown / "weights.bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="outside the model's folder"):
+        read_onnx(shown / "model.onnx")
 
 
 def test_malformed_files_take_neither_time_nor_memory() -> None:

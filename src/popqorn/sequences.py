@@ -42,7 +42,7 @@ class Sequences:
         assert self.tokens is not None
         outside = self.tokens[(self.tokens < 0) | (self.tokens >= len(table))]
         if len(outside):
-            raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {len(table) - 1}")
+            raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {len(table) - 1}, pass others")
         return replace(self, values=table[self.tokens.to(table.device)])
 
     def of_batch(self, tensor: Tensor, *, frames: bool = False) -> Tensor:

@@ -158,7 +158,7 @@ class Question:
         """What was found for each task, `[entries, ...]`, in the order of the inputs."""
         return together(parts, self.groups)
 
-    def shaped(self, parts: Sequence[Float[Tensor, "entries frames features"]]) -> Tensor:
+    def shaped(self, parts: Sequence[Tensor]) -> Tensor:
         """Points of all tasks in the order, and the shape, of the inputs."""
         points = self.together(parts)
         sample = self.groups[0].sample

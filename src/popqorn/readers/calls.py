@@ -234,7 +234,7 @@ def lookup_of(module: nn.Module, tokens: Tensor) -> Lookup:
     words = max((part.num_embeddings for part in embeddings), default=0)
     outside = tokens[(tokens < 0) | (tokens >= words)]
     if embeddings and len(outside):
-        raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {words - 1}")
+        raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {words - 1}, pass others")
     hooks = [part.register_forward_pre_hook(seen) for part in embeddings]
     try:
         with torch.no_grad(), in_eval_mode(module):

@@ -105,14 +105,10 @@ class _Interpreter:
             operands = [values[name] if name else None for name in node.input]
             try:
                 found = self._outputs(node, operands, values)
-            except LookupError as missing:
-                reason = str(missing.args[0]) if missing.args else ""
-                raise self._refusal(node, reason if " " in reason else f"the operator {node.op_type}") from missing
             except RefusedError:
                 raise  # of a graph within
             except Exception as error:  # whatever the reference or a rule finds wrong with its operands
-                line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-                raise self._refusal(node, f"{node.op_type} with these operands ({line})") from error
+                raise self._refusal(node, _reason(node, error)) from error
             values.update((name, value) for name, value in zip(node.output, found, strict=False) if name)
 
     def _refusal(self, node: Any, what: str) -> RefusedError:
@@ -177,6 +173,14 @@ class _Interpreter:
                 raise LookupError(f"a loop of {self._repeats:,} trips in all; {MOST_STEPS:,} nodes are run at most")
 
         return Bodies(self.sheet, run, lambda: self._steps, repeat)
+
+
+def _reason(node: Any, error: Exception) -> str:
+    """What of a node cannot be read: what a rule says, and otherwise the node with what is wrong."""
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if type(error) is not LookupError:  # those of wrong indices and keys are other mistakes
+        return f"{node.op_type} with these operands ({line})"
+    return line if " " in line else f"the operator {node.op_type}"
 
 
 def _to_torch(value: Any) -> Any:

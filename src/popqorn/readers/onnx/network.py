@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from popqorn.arithmetic import agreement
 from popqorn.readers.network import Network, Reading
 from popqorn.readers.onnx.file import open_model, required, tensors_of
 from popqorn.readers.onnx.folding import as_known
@@ -18,6 +19,7 @@ from popqorn.readers.onnx.structure import Program, checked
 from popqorn.readers.symbols import Symbol, SymbolWriter
 from popqorn.reading import read_count
 from popqorn.sequences import Sequences, read_samples
+from popqorn.tape.tape import Tape
 
 MOST_APART = 1e-4  # of the outputs: what a file may compute otherwise than its tape
 TRIES = 3  # inputs that a file is tried with
@@ -58,10 +60,18 @@ class OnnxNetwork(Network):
                 )
 
     def reading(self, group: Sequences, *, decides: bool) -> Reading:
-        with torch.device("cpu"):  # where reading keeps the numbers of entries
-            return self._reading(group, decides=decides)
+        tape, left_off, axis = self._written(group, decides=decides)
+        dtype = torch.from_numpy(np.empty(0, dtype=self.inputs.dtype)).dtype
 
-    def _reading(self, group: Sequences, *, decides: bool) -> Reading:
+        def own(points: Tensor) -> Tensor:
+            if self.session is None:
+                return Reading(tape, points, tape, dtype, left_off).finished(tape(points))
+            return self._asked(points.reshape(len(points), *group.sample), axis).flatten(1).to(points.device)
+
+        return Reading(tape, own(group.values), own, dtype, left_off)
+
+    def _written(self, group: Sequences, *, decides: bool) -> tuple[Tape, str | None, int | None]:
+        """The tape for a group, the softmax that was left off, and which axis of the output is the batch."""
         values = group.values
         sheet = SymbolWriter(group.frames, values.shape[2], dtype=values.dtype, device=values.device)
         moving = sheet.inputs((1, *group.sample)).moved(lambda entries: entries.movedim(0, self.inputs.axis))
@@ -69,19 +79,10 @@ class OnnxNetwork(Network):
         output, left_off = written(sheet, self.program, {**given, self.inputs.name: moving}, decides=decides)
         axis = self._output_axis(tuple(output.shape))
         if left_off is not None and axis == len(output.shape) - 1:
-            return self._reading(group, decides=False)  # a softmax over the batch is none that leaves decisions as they are
+            return self._written(group, decides=False)  # a softmax over the batch is none that leaves decisions as they are
         entries = output.entries if axis is None else output.entries.movedim(axis, 0)
         shape = tuple(size for place, size in enumerate(output.shape) if place != axis) or (1,)
-        tape = sheet.finish(Symbol(entries), shape)
-        dtype = torch.from_numpy(np.empty(0, dtype=self.inputs.dtype)).dtype
-
-        def own(points: Tensor) -> Tensor:
-            if self.session is None:
-                return Reading(tape, points, tape, dtype, left_off).finished(tape(points))
-            outputs = self._asked(points.reshape(len(points), *group.sample), axis)
-            return outputs.reshape(len(points), -1).to(points.device)
-
-        return Reading(tape, own(values), own, dtype, left_off)
+        return sheet.finish(Symbol(entries), shape), left_off, axis
 
     def __call__(self, inputs: Any) -> Tensor:
         """The outputs at given inputs, `[batch, ...]`."""
@@ -149,13 +150,13 @@ def read_onnx(
     network = OnnxNetwork(program, read_inputs(program, inputs, batch_axis))
     samples = random_samples(network.inputs, frames, TRIES)
     group = None if samples is None else network.sequences(samples, None, torch.float64)[0]
-    if group is not None:  # before anyone else opens the file: what is damaged is refused here
-        network.reading(group, decides=True)
+    # before anyone else opens the file: what is damaged is refused here
+    reading = None if group is None else network.reading(group, decides=True)
     if not check:
         return network
     network = OnnxNetwork(program, network.inputs, _session(program))
-    if group is not None:
-        _compare(network, group)
+    if group is not None and reading is not None:
+        _compare(network, group, reading)
     return network
 
 
@@ -173,10 +174,9 @@ def _session(program: Program) -> Any:
         ) from error
 
 
-def _compare(network: OnnxNetwork, group: Sequences) -> None:
-    """Refuse a file that is read otherwise than onnxruntime runs it."""
-    reading = network.reading(group, decides=True)
-    own, found = reading.at_inputs.double(), reading.finished(reading.tape(group.values))
+def _compare(network: OnnxNetwork, group: Sequences, reading: Reading) -> None:
+    """Refuse a file that is read otherwise than onnxruntime runs it; `reading` is without it."""
+    found, own = reading.at_inputs, network(group.values.reshape(-1, *group.sample)).flatten(1).double()
     if own.shape != found.shape:
         raise ValueError(
             f"path: {network.program.file}: onnxruntime gives {own.shape[1]} numbers per sample, its tape {found.shape[1]}; the "
@@ -184,10 +184,11 @@ def _compare(network: OnnxNetwork, group: Sequences) -> None:
         )
     same = (own == found) | (own.isnan() & found.isnan())
     apart = (own - found).masked_fill(same, 0.0).abs().amax() / own[own.isfinite()].abs().amax().clamp(min=1e-30)
-    if not apart <= MOST_APART:
+    most = agreement(group.frames, reading.dtype) if reading.dtype == torch.float16 else MOST_APART
+    if not apart <= most:
         raise ValueError(
             f"path: {network.program.file} is read otherwise than onnxruntime runs it: outputs are {float(apart):.1e} apart, "
-            f"relative to the largest (at most {MOST_APART:g}); pass batch_axis= if the batch is another axis, else report it "
+            f"relative to the largest (at most {most:g}); pass batch_axis= if the batch is another axis, else report it "
             "with the file"
         )
 
