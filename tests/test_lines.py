@@ -349,3 +349,11 @@ def test_powers_that_are_lines_or_squares_are_known_as_such() -> None:
         relaxation = lines(activations.power(exponent), box)
         assert float(relaxation.upper.offset - relaxation.lower.offset) < 1e-13
         hold_everywhere(power(exponent), box)
+
+
+def test_a_wide_concave_box_has_lines_though_its_greatest_slope_overflows() -> None:
+    """Slopes of `-1/x` from 1e28 to 1e-28 over a length of 1e14: a product no line needs is no number in float32."""
+    found = lines(activations.NEGATED_RECIPROCAL, Interval(torch.tensor([8e-15, -1.2e14]), torch.tensor([1.2e14, -8e-15])))
+    for line in (found.lower, found.upper):
+        assert line.slopes[0].isfinite().all()
+        assert line.offset.isfinite().all()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import popqorn
 from popqorn.bounds.inner import relax
 from popqorn.readers.classifier import tape_of
+from popqorn.readers.models import read_model
 from popqorn.relax import activations
 from popqorn.relax.methods import METHODS
 from popqorn.tape.ops.node import LinearNode
@@ -188,6 +189,28 @@ def test_tape_drops_what_the_output_does_not_need() -> None:
     one, many = (tape_of(model, frames, dtype=torch.float64, device=torch.device("cpu")) for frames in (1, 4))
     gates = [sum(isinstance(node, Gate) for node in tape.nodes) for tape in (one, many)]
     assert gates == [2 * 2, 4 * 3 + 1]  # three gates a step, one less in each direction's first, whose state is zero
+
+
+class Traced(nn.Module):
+    def __init__(self, rnn: nn.RNNBase, head: nn.Module) -> None:
+        super().__init__()
+        self.rnn = rnn
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "tanh"])
+def test_a_traced_network_has_the_gates_of_the_same_classifier(cell: str) -> None:
+    """States that start at zero are left out, of every layer and direction."""
+    model = double_model(cell, {"num_layers": 2, "bidirectional": True, "bias": True, "batch_first": True})
+    network = read_model(Traced(model.rnn, model.head))
+    (group,) = network.sequences(torch.randn(1, 3, FEATURES, dtype=torch.float64), None, torch.float64)
+    traced = network.reading(group, decides=True).tape
+    plain = tape_of(model, 3, dtype=torch.float64, device=torch.device("cpu"))
+    counts = [sum(not node.linear for node in tape.nodes) for tape in (traced, plain)]
+    assert counts[0] == counts[1]
 
 
 def test_tape_is_cut_off_from_the_module() -> None:

@@ -84,6 +84,9 @@ class SymbolWriter:
 
     def _put_together(self, entries: Tensor) -> int:
         pieces = self.pieces(entries, runs=True)
+        whole = len(pieces) == 1 and len(entries) == self.writer.width(self._node(int(entries[0])))
+        if not whole and (values := self.known(entries)) is not None:
+            return self.writer.constant(values)  # a part of a constant that is zero must be seen to be zero
         if len(pieces) <= MOST_PIECES:
             parts = [self._run(entries[start:stop]) for start, stop in pieces]
             return self.writer.concat(*parts) if len(parts) > 1 else parts[0]

@@ -74,10 +74,11 @@ def _sigmoidal_lower(function: Function, shape: Sigmoidal, lower: Tensor, upper:
     run = upper - touch
     chord = (function(upper) - function(touch)) / torch.where(run > 0, run, 1.0)
     slope = torch.where(on_curve | (run < narrow(run.dtype)), shape.derivative(touch), chord)
-    # On the convex part f lies above its tangent at `touch`; on the concave part f - slope x is least at an end.
-    steeper = shape.derivative(touch) - slope
+    # On the convex part, if there is one, f lies above its tangent at `touch`; on the concave part f - slope x is least at an end.
+    bends = lower <= shape.knot
+    steeper = torch.where(bends, shape.derivative(touch) - slope, 0.0)
     drop = torch.minimum(steeper * (lower - touch), steeper * (convex_end - touch))
-    convex_least = torch.where(lower <= shape.knot, function(touch) - slope * touch + drop, math.inf)
+    convex_least = torch.where(bends, function(touch) - slope * touch + drop, math.inf)
     ends_least = torch.minimum(function(lower) - slope * lower, function(upper) - slope * upper)
     furthest = torch.maximum(lower.abs(), upper.abs())
     error = rounding(function(lower), function(upper), slope * furthest, steeper * (upper - lower)) + lost(upper - lower)

@@ -60,7 +60,8 @@ class OnnxNetwork(Network):
                 )
 
     def reading(self, group: Sequences, *, decides: bool) -> Reading:
-        tape, left_off, axis = self._written(group, decides=decides)
+        with torch.device("cpu"):  # where reading keeps the numbers of entries
+            tape, left_off, axis = self._written(group, decides=decides)
         dtype = torch.from_numpy(np.empty(0, dtype=self.inputs.dtype)).dtype
 
         def own(points: Tensor) -> Tensor:
