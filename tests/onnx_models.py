@@ -156,7 +156,9 @@ COMPUTING: dict[str, Case] = {
 }
 
 MOVING: dict[str, Case] = {
-    "Transpose and Reshape": Case("a = Transpose <perm: ints = [2, 0, 1]> (x) y = Reshape(a, s)", weights={"s": ints(1, -1)}),
+    "Transpose and Reshape": Case(
+        "a = Transpose <perm: ints = [2, 0, 1]> (x) y = Reshape(a, s)", (1, 2, 3), weights={"s": ints(1, -1)}
+    ),
     "Slice": Case("y = Slice(x, i, j, k, l)", weights={"i": ints(-1), "j": ints(-5), "k": ints(2), "l": ints(-2)}),
     "Slice of version 9": Case("y = Slice <axes: ints = [2], starts: ints = [1], ends: ints = [3]> (x)", opset=9),
     "Gather": Case("y = Gather <axis: int = 2> (x, i)", weights={"i": ints(2, 0, -1, 1)}),

@@ -20,9 +20,12 @@ Dims = tuple[int | str, ...]
 
 MOST_NUMBERS = 1_000_000  # of a sample
 
-_BATCH = re.compile(r"batch|^n$|^b$|^bs$|^num_?samples$|^samples?$|^none$|^minibatch", re.IGNORECASE)
+_BATCH = re.compile(r"batch|^bs$|^num_?samples$|^samples?$|^none$", re.IGNORECASE)
+_LETTER = re.compile(r"^[nb]$", re.IGNORECASE)  # often the batch, but also the next letter after "a"
 _TIME = re.compile(r"seq|time|frame|length|^t$|^s$|^l$|steps?", re.IGNORECASE)
-_KEEPS_AXES = frozenset(["Add", "Cast", "Clip", "Div", "Dropout", "Identity", "MatMul", "Mul", "Relu", "Sub", "Tanh"])
+_KEEPS_AXES = frozenset(
+    "Add Cast Clip Div Dropout Elu Gelu Identity LayerNormalization LeakyRelu MatMul Mul Relu Sigmoid Sub Tanh".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ def _value(described: Any, given: Any, batch: int | str) -> Array:
     dims = _dims(described)
     if dims is None:
         return array
-    own = [place for place, dim in enumerate(dims) if isinstance(dim, str) and (dim == batch != "" or _BATCH.search(dim))]
+    own = [place for place, dim in enumerate(dims) if isinstance(dim, str) and (dim == batch != "" or _names_batch(dim))]
     target = [1 if place in own else dim for place, dim in enumerate(dims)]
     if array.ndim == len(dims) - 1:
         places = own or [place for place, dim in enumerate(dims) if dim == 1] or [0]
@@ -126,16 +129,21 @@ def _value(described: Any, given: Any, batch: int | str) -> Array:
 
 
 def _batch_axis(program: Program, name: str, dims: Dims, given: int | None) -> int:
-    if given is not None:
-        if not isinstance(given, int) or isinstance(given, bool) or not -len(dims) <= given < len(dims):
-            raise ValueError(f"batch_axis is {given!r}; the input {name!r} has shape {list(dims)}: pass 0 to {len(dims) - 1}")
-        axis: int | None = given % len(dims)
-    else:
-        axis = _found_axis(program.graph, name, dims)
+    """The axis as given or as the file tells; what its recurrence contradicts is refused, as its samples would be frames."""
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or not -len(dims) <= given < len(dims)):
+        raise ValueError(f"batch_axis is {given!r}; the input {name!r} has shape {list(dims)}: pass 0 to {len(dims) - 1}")
+    told = _axis_of_recurrence(program.graph, name, len(dims))
+    axis = _found_axis(program, dims, told) if given is None else given % len(dims)
     if axis is None:
         raise ValueError(
             f"path: {program.file}: which axis of its input {name!r}, of shape {list(dims)}, is the batch cannot be told; pass "
             "batch_axis="
+        )
+    if told is not None and axis != told:
+        source = f"batch_axis is {given}" if given is not None else f"the name of axis {axis} says that it is the batch"
+        raise ValueError(
+            f"path: {program.file}: {source}, but the recurrence that takes its input {name!r}, of shape {list(dims)}, has its "
+            f"batch on axis {told}; pass batch_axis={told}"
         )
     size = dims[axis]
     if isinstance(size, int) and size != 1:
@@ -146,17 +154,29 @@ def _batch_axis(program: Program, name: str, dims: Dims, given: int | None) -> i
     return axis
 
 
-def _found_axis(graph: Any, name: str, dims: Dims) -> int | None:
-    """By the name of an open size, by the recurrence that takes the input, by the only open size, or by a size of 1."""
+def _names_batch(dim: str) -> bool:
+    return bool(_BATCH.search(dim) or _LETTER.search(dim))
+
+
+def _found_axis(program: Program, dims: Dims, told: int | None) -> int | None:
+    """By the name of an open size, by what a recurrence has `told`, by a name that the output has as well, by a letter, by the
+    only open size, or by a size of 1.
+    """
     opened = [place for place, dim in enumerate(dims) if isinstance(dim, str)]
     called = [place for place in opened if _BATCH.search(str(dims[place]))]
     if len(called) == 1:
         return called[0]
-    told = _axis_of_recurrence(graph, name, len(dims))
     if told is not None:
         return told
-    alone = next((place for place in range(2 if len(dims) == 3 else 1) if dims[place] == 1), None)
+    kept = {dim.dim_param for dim in program.output.type.tensor_type.shape.dim} - {""}
     others = [place for place in opened if not _TIME.search(str(dims[place]))]
+    shared = [place for place in others if dims[place] in kept]
+    if len(shared) == 1 and len(opened) > 1:
+        return shared[0]
+    lettered = [place for place in shared or opened if _LETTER.search(str(dims[place]))]
+    if len(lettered) == 1:
+        return lettered[0]
+    alone = next((place for place in range(2 if len(dims) == 3 else 1) if dims[place] == 1), None)
     if len(others) == 1 and (alone is None or len(opened) > 1 or others == [0]):
         return others[0]
     if not others:
@@ -168,7 +188,7 @@ def _axis_of_recurrence(graph: Any, name: str, rank: int) -> int | None:
     """The axis of the input that a recurrent layer takes for the batch, if one takes it, perhaps transposed."""
     axes = {name: list(range(rank))}
     for node in graph.node:
-        place = next((axes[each] for each in node.input if each in axes), None)
+        place = axes.get(node.input[0]) if node.input else None
         if place is None:
             continue
         attributes = {each.name: each for each in node.attribute}

@@ -69,6 +69,8 @@ class OnnxNetwork(Network):
                 return Reading(tape, points, tape, dtype, left_off).finished(tape(points))
             return self._asked(points.reshape(len(points), *group.sample), axis).flatten(1).to(points.device)
 
+        if self.session is not None:
+            self.check_samples_are_apart(group)
         return Reading(tape, own(group.values), own, dtype, left_off)
 
     def _written(self, group: Sequences, *, decides: bool) -> tuple[Tape, str | None, int | None]:
@@ -114,6 +116,29 @@ class OnnxNetwork(Network):
             if outputs.shape[axis : axis + 1] == (len(samples),):
                 return outputs.movedim(axis, 0)
         return torch.stack([self._ran(sample[None]).reshape(-1) for sample in samples])
+
+    def check_samples_are_apart(self, group: Sequences) -> None:
+        """Refuse a file whose outputs for several samples are not those for each of them, joined along some axis."""
+        if self.inputs.one_by_one:
+            return
+        several = _others_beside(group.values[0].reshape(group.sample))
+        among, alone = self._ran(several).double(), [self._ran(one).double() for one in several.split(1)]
+        joined = [torch.cat(alone, dim=axis) for axis in range(alone[0].dim())]
+        alike = [each for each in joined if each.shape == among.shape]
+        where = f"path: {self.program.file}: with axis {self.inputs.axis} of its input {self.inputs.name!r} as the batch"
+        if not alike:
+            raise ValueError(
+                f"{where}, its output has shape {list(alone[0].shape)} for one sample and {list(among.shape)} for {TRIES}: no "
+                "axis of it counts the samples; pass batch_axis= if the batch is another axis, else export it with an output per "
+                "sample"
+            )
+        dtype = torch.from_numpy(np.empty(0, dtype=self.inputs.dtype)).dtype
+        if not any(_apart(among, each) <= _most_apart(group, dtype) for each in alike):
+            raise ValueError(
+                f"{where}, what it computes for a sample depends on the other samples, so that nothing can be proven of one; "
+                "pass batch_axis= if the batch is another axis, else export a model that does not mix samples (that normalises by "
+                "stored statistics, say)"
+            )
 
     def _ran(self, samples: Tensor) -> Tensor:
         feed = {self.inputs.name: to_file(samples, self.inputs), **self.inputs.others}
@@ -177,21 +202,36 @@ def _session(program: Program) -> Any:
 
 def _compare(network: OnnxNetwork, group: Sequences, reading: Reading) -> None:
     """Refuse a file that is read otherwise than onnxruntime runs it; `reading` is without it."""
+    network.check_samples_are_apart(group)
     found, own = reading.at_inputs, network(group.values.reshape(-1, *group.sample)).flatten(1).double()
     if own.shape != found.shape:
         raise ValueError(
             f"path: {network.program.file}: onnxruntime gives {own.shape[1]} numbers per sample, its tape {found.shape[1]}; the "
             "batch may be another axis, pass batch_axis="
         )
-    same = (own == found) | (own.isnan() & found.isnan())
-    apart = (own - found).masked_fill(same, 0.0).abs().amax() / own[own.isfinite()].abs().amax().clamp(min=1e-30)
-    most = agreement(group.frames, reading.dtype) if reading.dtype == torch.float16 else MOST_APART
+    apart, most = _apart(own, found), _most_apart(group, reading.dtype)
     if not apart <= most:
         raise ValueError(
-            f"path: {network.program.file} is read otherwise than onnxruntime runs it: outputs are {float(apart):.1e} apart, "
+            f"path: {network.program.file} is read otherwise than onnxruntime runs it: outputs are {apart:.1e} apart, "
             f"relative to the largest (at most {most:g}); pass batch_axis= if the batch is another axis, else report it "
             "with the file"
         )
+
+
+def _apart(own: Tensor, found: Tensor) -> float:
+    """How far two sets of outputs are apart, relative to the largest."""
+    same = (own == found) | (own.isnan() & found.isnan())
+    return float((own - found).masked_fill(same, 0.0).abs().amax() / own[own.isfinite()].abs().amax().clamp(min=1e-30))
+
+
+def _most_apart(group: Sequences, dtype: torch.dtype) -> float:
+    return agreement(group.frames, dtype) if dtype == torch.float16 else MOST_APART
+
+
+def _others_beside(sample: Tensor) -> Tensor:
+    """A sample and others beside it, towards zero, where most models are at home."""
+    other = sample if bool(sample.any()) else sample + 1
+    return torch.stack([sample - other * step / 8 for step in range(TRIES)])
 
 
 def _first_line(error: BaseException) -> str:
