@@ -1,6 +1,8 @@
 """Text: sentences in, words out."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,7 +95,7 @@ def test_words_are_exchanged_and_every_text_is_tried() -> None:
         texts = [[]]
         for word in sentence.split():
             own = word if word in WORDS else "<unk>"
-            others = [other for other in NEIGHBOURS.get(word, []) if other in WORDS and word in WORDS]
+            others = NEIGHBOURS.get(word, [])
             texts = [[*start, choice] for start in texts for choice in (own, *others)]
         kept = bool((model([" ".join(words) for words in texts]).argmax(-1) == decided[number]).all())
         if proof.certified[number]:
@@ -102,6 +104,24 @@ def test_words_are_exchanged_and_every_text_is_tried() -> None:
         if attacked.success[number]:
             words = model.text(region.tokens_of(attacked.adversarial))[number]
             assert int(model([" ".join(words)]).argmax()) != int(decided[number])
+
+
+def test_words_that_the_vocabulary_lacks_are_exchanged_as_the_model_reads_them() -> None:
+    """What is unknown is an input like any other, and several unknown words are one."""
+    model = text()
+    number = {word: place for place, word in enumerate(WORDS)}
+    assert model.exchanges(["a big city"], {"big": ["superb", "small"]}).neighbours == {number["big"]: [0, number["small"]]}
+    region = model.exchanges(["superb zebra"], {"superb": ["big"], "zebra": ["small"], "emu": ["city"]})
+    assert region.neighbours == {0: [number["big"], number["small"]]}
+    lower = popqorn.TextClassifier(lambda sentence: sentence.lower().split(), WORDS, classifier())
+    assert lower.exchanges(["A Big city"], {"Big": ["Large"]}).neighbours == {number["big"]: [number["large"]]}
+
+
+def test_an_exchange_for_an_unknown_word_is_not_proven_away() -> None:
+    module = nn.Sequential(nn.Embedding.from_pretrained(torch.tensor([[1.0, 0.0], [0.0, 1.0]])), nn.Flatten())
+    model = popqorn.TextClassifier(str.split, ["<unk>", "big"], module)
+    assert model(["big"]).argmax() != model(["superb"]).argmax()
+    assert not popqorn.verify(model, ["big"], region=model.exchanges(["big"], {"big": ["superb"]})).certified
 
 
 BAD = {
@@ -119,6 +139,19 @@ BAD = {
     ),
     "unknown": (lambda: popqorn.TextClassifier(str.split, WORDS, classifier(), unknown="?"), "unknown is '\\?'"),
     "vocabulary": (lambda: popqorn.TextClassifier(str.split, {}, classifier()), "vocabulary is empty"),
+    "neighbour unknown": (
+        lambda: popqorn.TextClassifier(str.split, WORDS[2:], classifier()).exchanges(["a big city"], {"big": ["superb"]}),
+        "the vocabulary lacks 'superb'; pass unknown=",
+    ),
+    "neighbour of two words": (lambda: text().exchanges(["big"], {"big": ["very big"]}), "'very big', which is 2 words"),
+    "word twice": (lambda: popqorn.TextClassifier(str.split, ["a", "b", "a"], classifier()), "'a' twice, as 0 and 2"),
+    "number twice": (lambda: popqorn.TextClassifier(str.split, {"a": 1, "b": 1}, classifier()), "'a' and 'b' both at 1"),
+    "number below": (lambda: popqorn.TextClassifier(str.split, {"a": -1}, classifier()), r"vocabulary\['a'\] is -1"),
+    "unknown below": (lambda: popqorn.TextClassifier(str.split, WORDS, classifier(), unknown=-1), "unknown is -1"),
+    "no embedding": (
+        lambda: popqorn.TextClassifier(str.split, WORDS, nn.Linear(3, 2)),
+        "Linear without an nn.Embedding, .* pass vectors=",
+    ),
     "token out of range": (
         lambda: popqorn.certify(popqorn.TextClassifier(str.split, [*WORDS, "more"], classifier()), ["a more"]),
         "token|index out of range",
@@ -131,8 +164,30 @@ def test_bad_input_is_named(name: str) -> None:
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         call()
-    with pytest.raises(TypeError, match="tokenizer is 3; pass a function"):
-        popqorn.TextClassifier(3, WORDS, classifier())  # type: ignore[arg-type]
+
+
+OF_ANOTHER_KIND: dict[str, tuple[Callable[[], Any], str]] = {
+    "tokenizer": (lambda: popqorn.TextClassifier(3, WORDS, classifier()), "tokenizer is 3; pass a function"),  # type: ignore[arg-type]
+    "numbers of a tokenizer": (
+        lambda: popqorn.TextClassifier(lambda _: [1, 2], WORDS, classifier())(["a b"]),  # type: ignore[list-item]
+        r"tokenizer makes 1 of 'a b', which is no word; .* \(tokenize, not encode\)",
+    ),
+    "text of a tokenizer": (lambda: popqorn.TextClassifier(str.lower, WORDS, classifier())(["a b"]), "makes 'a b' of 'a b'"),
+    "vocabulary as a set": (lambda: popqorn.TextClassifier(str.split, {"a", "b"}, classifier()), "a set; pass a mapping"),  # type: ignore[arg-type]
+    "vocabulary as text": (lambda: popqorn.TextClassifier(str.split, "abc", classifier()), "vocabulary is 'abc', a str"),
+    "vocabulary of numbers": (lambda: popqorn.TextClassifier(str.split, {1: 2}, classifier()), "holds 1, which is no word"),  # type: ignore[dict-item]
+    "module": (lambda: popqorn.TextClassifier(str.split, WORDS, 3), "module is a int; pass an nn.Module"),  # type: ignore[arg-type]
+    "neighbours": (lambda: text().exchanges(["big"], [1]), r"neighbours are \[1\]; pass a mapping"),  # type: ignore[arg-type]
+    "neighbours as text": (lambda: text().exchanges(["big"], {"big": "ab"}), r"neighbours\['big'\] is 'ab'; pass .* \['ab'\]"),
+    "neighbours as numbers": (lambda: text().exchanges(["big"], {"big": [1]}), "neighbours hold 1; pass words"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("name", OF_ANOTHER_KIND)
+def test_what_is_of_another_kind_is_named(name: str) -> None:
+    call, message = OF_ANOTHER_KIND[name]
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 def test_real_questions_are_read(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """`TextClassifier`: sentences in, words out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,16 +46,21 @@ class TextClassifier(Network):
     _numbers: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        given = self.vocabulary
-        items = given.items() if isinstance(given, Mapping) else ((word, number) for number, word in enumerate(given))
-        numbers = {str(word): int(number) for word, number in items}
-        if not numbers:
-            raise ValueError("vocabulary is empty; pass a mapping from words to numbers, or the words in order")
+        numbers = _read_vocabulary(self.vocabulary)
         object.__setattr__(self, "_numbers", numbers)
         if not callable(self.tokenizer):
             raise TypeError(f"tokenizer is {self.tokenizer!r}; pass a function from a sentence to its words, such as str.split")
         if isinstance(self.unknown, str) and self.unknown not in numbers:
             raise ValueError(f"unknown is {self.unknown!r}, which the vocabulary lacks; pass one of its words, or a number")
+        if self.unknown is not None and not isinstance(self.unknown, str):
+            _read_number("unknown", self.unknown)
+        if not isinstance(self.module, nn.Module):
+            raise TypeError(f"module is a {type(self.module).__name__}; pass an nn.Module")
+        if self.vectors is None and not any(isinstance(part, nn.Embedding) for part in self.module.modules()):
+            raise ValueError(
+                f"module is a {type(self.module).__name__} without an nn.Embedding, so that words have no vectors; pass "
+                "vectors=, the table [words, features]"
+            )
 
     # ---- words -----------------------------------------------------------------------------------------------------------
 
@@ -64,7 +70,7 @@ class TextClassifier(Network):
             raise ValueError(f"inputs are {str(inputs)[:40]!r}; pass a list of sentences")
         if not inputs:
             raise ValueError("inputs are an empty list; pass at least one sentence")
-        found = tuple(tuple(map(str, self.tokenizer(sentence))) for sentence in inputs)
+        found = tuple(self._split(sentence) for sentence in inputs)
         for number, each in enumerate(found):
             if not each:
                 raise ValueError(f"inputs[{number}] is {inputs[number]!r}, which has no words; leave it out")
@@ -81,24 +87,56 @@ class TextClassifier(Network):
         return [[names.get(number, "?") for number in row if number >= 0] for row in read_tensor(tokens, "tokens").tolist()]
 
     def exchanges(self, sentences: Sequence[str], neighbours: Mapping[str, Iterable[str]], most: int | None = None) -> Words:
-        """The region in which words may be exchanged for their `neighbours`, at most `most` at once; unknown ones stay."""
-        numbered = {
-            self._numbers[word]: [self._numbers[other] for other in others if other in self._numbers]
-            for word, others in neighbours.items()
-            if word in self._numbers
-        }
+        """The region in which words may be exchanged for their `neighbours`, at most `most` at once.
+
+        Words are numbered as those of sentences are: what the vocabulary lacks is its unknown word.
+        """
+        if not isinstance(neighbours, Mapping):
+            raise TypeError(f"neighbours are {neighbours!r}; pass a mapping from words to lists of words")
+        there = {word for words in self.words(sentences) for word in words}
+        numbered: dict[int, list[int]] = {}
+        for given, others in neighbours.items():
+            if isinstance(others, str) or not isinstance(others, Iterable):
+                raise TypeError(f"neighbours[{given!r}] is {others!r}; pass a list of words, [{others!r}]")
+            word = self._one_word(given)
+            if word in there:  # several words may have the number of what is unknown
+                numbered.setdefault(self._number(word), []).extend(self._number(self._one_word(each)) for each in others)
         return Words(self._table(), [row.tolist() for row in self.tokens(sentences)], numbered, most)
+
+    def _split(self, sentence: str) -> tuple[str, ...]:
+        found = self.tokenizer(sentence)
+        if isinstance(found, str) or not isinstance(found, Iterable):
+            raise TypeError(f"tokenizer makes {found!r} of {sentence!r}; pass a function that gives a list of words")
+        words = tuple(found)
+        odd = [word for word in words if not isinstance(word, str)]
+        if odd:
+            raise TypeError(
+                f"tokenizer makes {odd[0]!r} of {sentence!r}, which is no word; pass the function that gives words, before they "
+                "are numbered (tokenize, not encode)"
+            )
+        return words
+
+    def _one_word(self, given: Any) -> str:
+        """A word of `neighbours` as the tokenizer writes it."""
+        if not isinstance(given, str):
+            raise TypeError(f"neighbours hold {given!r}; pass words, not their numbers")
+        words = self._split(given)
+        if given in words:
+            return given
+        if len(words) != 1:
+            raise ValueError(f"neighbours hold {given!r}, which is {len(words)} words to the tokenizer; pass single words")
+        return words[0]
 
     def _number(self, word: str) -> int:
         if word in self._numbers:
             return self._numbers[word]
-        if isinstance(self.unknown, int):
-            return self.unknown
+        if isinstance(self.unknown, int | np.integer):
+            return int(self.unknown)
         names = (self.unknown, *UNKNOWN) if isinstance(self.unknown, str) else UNKNOWN
         for name in names:
             if name in self._numbers:
                 return self._numbers[name]
-        raise ValueError(f"inputs: the vocabulary lacks {word!r}; pass unknown=, the number that stands for such words")
+        raise ValueError(f"the vocabulary lacks {word!r}; pass unknown=, the number that stands for such words")
 
     def _table(self) -> Tensor:
         """The vectors of all words."""
@@ -148,3 +186,32 @@ class TextClassifier(Network):
     @property
     def _inner(self) -> Network:
         return read_model(self.module)
+
+
+def _read_vocabulary(given: Any) -> dict[str, int]:
+    """The number of every word; each word has one, and each number stands for one word."""
+    if isinstance(given, str | Set) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"vocabulary is {str(given)[:40]!r}, a {type(given).__name__}; pass a mapping from words to numbers, or a list of "
+            "the words in order"
+        )
+    items = list(given.items()) if isinstance(given, Mapping) else [(word, number) for number, word in enumerate(given)]
+    numbers: dict[str, int] = {}
+    words: dict[int, str] = {}
+    for word, number in items:
+        if not isinstance(word, str):
+            raise TypeError(f"vocabulary holds {word!r}, which is no word; pass a mapping from words to numbers")
+        _read_number(f"vocabulary[{word!r}]", number)
+        if word in numbers:
+            raise ValueError(f"vocabulary holds {word!r} twice, as {numbers[word]} and {number}; leave one out")
+        if int(number) in words:
+            raise ValueError(f"vocabulary has {words[int(number)]!r} and {word!r} both at {number}; pass a number for each")
+        numbers[word], words[int(number)] = int(number), word
+    if not numbers:
+        raise ValueError("vocabulary is empty; pass a mapping from words to numbers, or the words in order")
+    return numbers
+
+
+def _read_number(name: str, given: Any) -> None:
+    if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < 0:
+        raise ValueError(f"{name} is {given!r}; pass a whole number that is not negative, the word's row in the table")

@@ -136,8 +136,8 @@ class OnnxNetwork(Network):
         if not any(_apart(among, each) <= _most_apart(group, dtype) for each in alike):
             raise ValueError(
                 f"{where}, what it computes for a sample depends on the other samples, so that nothing can be proven of one; "
-                "pass batch_axis= if the batch is another axis, else export a model that does not mix samples (that normalises by "
-                "stored statistics, say)"
+                "pass batch_axis= if the batch is another axis, else export a model that does not mix samples (that normalises "
+                "by stored statistics, say)"
             )
 
     def _ran(self, samples: Tensor) -> Tensor:
