@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn as packing
 
 from popqorn.arithmetic import agreement
+from popqorn.readers.untouched import untouched
 from popqorn.sequences import Sequences
 
 
@@ -75,6 +76,19 @@ class Call(nn.Module):
             )
         return one, (axes[0] if len(one) == len(two) else None)
 
+    def check_runs_are_alike(self) -> None:
+        """Refuse a module that gives something else when it is run again: it would be proven of one run, and used in another."""
+        first, other = self.example(2).split(1)
+        with untouched(self.module):
+            runs = [self._ran(values).double() for values in (first, first, other, first)]
+        once, again = runs[0], torch.stack([runs[1], runs[3]])
+        most = agreement(self.sample[0], self.dtype) * float(once.nan_to_num(0.0, 0.0, 0.0).abs().amax())
+        if not torch.isclose(again, once, rtol=0.0, atol=most, equal_nan=True).all():
+            raise ValueError(
+                "model: two runs on the same input give different outputs, as it draws random numbers or goes on from what an "
+                "earlier run has left behind; pass one that depends on nothing but its input: draw once, and begin every run anew"
+            )
+
     def check_samples_are_apart(self) -> None:
         """Refuse a module whose outputs for a sample depend on the other samples of a batch."""
         if self.one_by_one:
@@ -118,11 +132,15 @@ class Call(nn.Module):
         front = outputs if axis is None or not outputs.dim() else outputs.movedim(axis, 0)
         return front.reshape(len(values), -1).to(values.device)
 
-    @torch.no_grad()
     def _run(self, values: Tensor, call: Callable[..., Tensor] | None = None) -> Tensor:
+        with untouched(self.module):
+            return self._ran(values, call)
+
+    @torch.no_grad()
+    def _ran(self, values: Tensor, call: Callable[..., Tensor] | None = None) -> Tensor:
+        values = values.clone()  # it may write to its input
         try:
-            with in_eval_mode(self.module):
-                return self(values) if call is None else call(self.module, values, self.sample[0])
+            return (self(values) if call is None else call(self.module, values, self.sample[0])).clone()
         except Exception as error:
             raise ValueError(
                 f"model: it cannot be run on inputs of shape {tuple(values.shape)} ({type(error).__name__}: {error}); "
@@ -180,19 +198,6 @@ def _frozen(module: nn.Module) -> list[Tensor]:
     return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
-@contextmanager
-def in_eval_mode(module: nn.Module) -> Iterator[None]:
-    """Run a module in eval mode; every part is put back into its own afterwards."""
-    modes = [(part, part.training) for part in module.modules() if hasattr(part, "training")]  # what is frozen has none
-    try:
-        for part, _ in modes:
-            part.training = False
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
 def called(module: nn.Module, values: Tensor, frames: int) -> Tensor:
     """The first output of a module; a parameter of `forward` for lengths is given the one length there is."""
     lengths = _lengths_name(module)
@@ -211,9 +216,14 @@ class Lookup:
     turned: bool
 
 
-def embedding_of(module: nn.Module, tokens: Tensor) -> nn.Embedding:
-    """The embedding that is given the tokens themselves, when the module is run on them."""
-    return lookup_of(module, tokens).embedding
+@torch.no_grad()
+def vectors_of(module: nn.Module, tokens: Tensor) -> Tensor:
+    """The vectors of all words, `[words, features]`, in the embedding that is given the tokens when the module is run on them."""
+    embedding = lookup_of(module, tokens).embedding
+    if type(embedding).forward is not nn.Embedding.forward or embedding.max_norm is None:
+        return embedding.weight.detach()
+    with untouched(embedding):  # it scales rows down as it looks them up
+        return embedding.forward(torch.arange(embedding.num_embeddings, device=embedding.weight.device))
 
 
 def lookup_of(module: nn.Module, tokens: Tensor) -> Lookup:
@@ -237,7 +247,7 @@ def lookup_of(module: nn.Module, tokens: Tensor) -> Lookup:
         raise ValueError(f"inputs hold token {int(outside[0])}; the model's embedding has 0 to {words - 1}, pass others")
     hooks = [part.register_forward_pre_hook(seen) for part in embeddings]
     try:
-        with torch.no_grad(), in_eval_mode(module):
+        with torch.no_grad(), untouched(module):
             called(module, rows, frames)
     except Exception as error:
         raise ValueError(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from popqorn.readers.heads import write_head
 from popqorn.readers.network import Network, Reading
 from popqorn.readers.recurrent import cell_kind, cell_of, unroll, weights_of
+from popqorn.readers.untouched import untouched
 from popqorn.sequences import Sequences, read_sequences
 from popqorn.tape.tape import Tape, TapeWriter
 
@@ -118,32 +119,32 @@ class ClassifierNetwork(Network):
     def reading(self, group: Sequences, *, decides: bool) -> Reading:
         options: dict[str, Any] = {"dtype": group.values.dtype, "device": group.values.device}
         tape_of(self.model, 1, **options)  # what cannot be read is told before it is run
-        at_inputs = outputs_of(self.model, group.values)  # before weights are read: it may be a hook that makes them
-        tape = tape_of(self.model, group.frames, **options)
+        with untouched(self.model):
+            at_inputs = outputs_of(self.model, group.values)  # before weights are read: it may be a hook that makes them
+            tape = tape_of(self.model, group.frames, **options)
         if at_inputs.shape[1] != tape.outputs:
             raise ValueError(
                 f"model: it returns {at_inputs.shape[1]} outputs per sample where {tape.outputs} were read from its modules; "
                 "remove forward hooks and changes of forward"
             )
-        return Reading(tape, at_inputs, lambda values: outputs_of(self.model, values), next(self.model.parameters()).dtype)
+        return Reading(tape, at_inputs, self._own, next(self.model.parameters()).dtype)
+
+    def _own(self, values: Tensor) -> Tensor:
+        with untouched(self.model):
+            return outputs_of(self.model, values)
 
 
 @torch.no_grad()
 def outputs_of(model: SequenceClassifier, inputs: Tensor) -> Tensor:
-    """The model's own outputs in eval mode, in its own dtype and on its own device; flattened to `[batch, outputs]`."""
+    """The model's own outputs, in its own dtype and on its own device; flattened to `[batch, outputs]`."""
     parameter = next(model.parameters())
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        outputs = model(inputs.to(parameter))
+        outputs = model(inputs.to(parameter, copy=True))
     except Exception as error:
         raise ValueError(
             f"model: it cannot be run on the inputs ({type(error).__name__}: {error}); bring its modules to one dtype and "
             "device, and remove forward hooks and changes of forward"
         ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
     if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != len(inputs):
         found = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         raise ValueError(

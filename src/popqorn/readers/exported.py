@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
 from torch.fx import Node as GraphNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from popqorn.readers import operators
-from popqorn.readers.calls import Call, alike, embedding_of, first_tensor, in_eval_mode, plain_packing
+from popqorn.readers.calls import Call, alike, first_tensor, plain_packing, vectors_of
 from popqorn.readers.network import LEFT_OFF, Network, Reading
 from popqorn.readers.symbols import Symbol, SymbolWriter
 from popqorn.readers.taught import standing_in
+from popqorn.readers.untouched import untouched
 from popqorn.sequences import Sequences, are_tokens, read_samples, read_tokens
 
 RESHAPES = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "unflatten", "unsafe_view", "view")
@@ -40,7 +42,7 @@ class ModuleNetwork(Network):
     def sequences(self, inputs: Any, lengths: Any, dtype: torch.dtype) -> list[Sequences]:
         if any(isinstance(part, nn.Embedding) for part in self.module.modules()) and are_tokens(inputs):
             groups = read_tokens(inputs, lengths)
-            table = embedding_of(self.module, _tokens(groups[0])[:1]).weight.detach().to(dtype)
+            table = vectors_of(self.module, _tokens(groups[0])[:1]).to(dtype)
             return [part for group in groups for part in alike(self.module, group.with_vectors(table))]
         return read_samples(inputs, lengths, dtype)
 
@@ -59,27 +61,33 @@ class ModuleNetwork(Network):
             output, left_off = written(sheet, program, (1, *call.sample), decides=decides and axis != len(shape) - 1)
             entries = output.entries if axis is None else output.entries.movedim(axis, 0)
             tape = sheet.finish(Symbol(entries), tuple(size for place, size in enumerate(shape) if place != axis) or (1,))
+        call.check_runs_are_alike()
         call.check_samples_are_apart()
         return Reading(tape, at_inputs, call.own, call.dtype, left_off)
 
 
 def exported(call: Call) -> ExportedProgram:
     """The program of a module for one sample."""
-    with in_eval_mode(call.module), plain_packing(call.module), standing_in(call.module), torch.no_grad(), _quiet():
+    with untouched(call.module), plain_packing(call.module), standing_in(call.module), torch.no_grad(), _quiet():
         example = call.example(1)
         traced: nn.Module = call
         try:
             if any(isinstance(part, torch.jit.ScriptModule) for part in call.modules()):
                 traced = make_fx(call, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(example)
             program = torch.export.export(traced, (example,), strict=False)
+            if any(_changes_its_operands(node) and not _changes_unseen(node) for node in _nodes(program)):
+                program = _decomposed(program, {})
         except Exception as error:  # whatever tracing a stranger's code may raise
             raise TypeError(
                 f"model: torch.export cannot trace it ({_first_line(error)}){_place(error)}; {_remedy(error)}"
             ) from error
-    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, GraphModule)]
-    if any(_changes_its_operands(node) and not _changes_unseen(node) for graph in graphs for node in graph.nodes):
-        program = _decomposed(program, {})
     return program
+
+
+def _nodes(program: ExportedProgram) -> Iterator[GraphNode]:
+    for part in program.graph_module.modules():
+        if isinstance(part, GraphModule):
+            yield from part.graph.nodes
 
 
 def _decomposed(program: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
@@ -163,8 +171,7 @@ class _Interpreter:
         given |= {key: state[name].cpu() for key, name in signature.inputs_to_lifted_tensor_constants.items()}
         for name in signature.user_inputs:
             given[str(name)] = inputs
-        (output,) = (node for node in self.program.graph.nodes if node.op == "output")
-        result = _first_node(output.args[0])
+        result = _user_output(self.program)
         self.left_off = _final_softmax(result) if decides else None
         values = self._run(self.program.graph_module, given)
         found = values[result]
@@ -233,8 +240,11 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _first_node(outputs: Any) -> GraphNode:
-    node = first_tensor(outputs, GraphNode)
+def _user_output(program: ExportedProgram) -> GraphNode:
+    """The node of the first tensor that the module returns; what it writes to its input and its buffers is listed beside it."""
+    (output,) = (node for node in program.graph.nodes if node.op == "output")
+    listed = zip(program.graph_signature.output_specs, output.args[0], strict=True)
+    node = first_tensor([value for spec, value in listed if spec.kind is OutputKind.USER_OUTPUT], GraphNode)
     assert isinstance(node, GraphNode)
     return node
 
@@ -279,6 +289,8 @@ def _line(lines: Iterable[tuple[str, Any, str | None]]) -> str:
 def _remedy(error: BaseException) -> str:
     if "data-dependent" in str(error):
         return "branches, loops, indices and shapes must not depend on values: write it with operations on tensors"
+    if "is mutated in the forward" in str(error):
+        return "keep what forward writes to in a buffer (register_buffer)"
     return "pass the plain module it was made from, made of torch's operations on tensors"
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Int
-from popqorn.readers.calls import called, embedding_of, in_eval_mode
+from popqorn.readers.calls import called, vectors_of
 from popqorn.readers.models import read_model
 from popqorn.readers.network import Network, Reading
+from popqorn.readers.untouched import untouched
 from popqorn.reading import read_tensor
 from popqorn.regions.words import Words
 from popqorn.sequences import Sequences
@@ -146,7 +147,7 @@ class TextClassifier(Network):
                 raise ValueError(f"vectors have shape {tuple(table.shape)}; pass a table [words, features]")
             return table.detach()
         first = torch.tensor([[next(iter(self._numbers.values()))]], device=self._device)
-        return embedding_of(self.module, first).weight.detach()
+        return vectors_of(self.module, first)
 
     @property
     def _device(self) -> torch.device:
@@ -157,10 +158,10 @@ class TextClassifier(Network):
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """The module's outputs, `[batch, ...]`."""
         found = []
-        with torch.no_grad(), in_eval_mode(self.module):
-            for row in self.tokens(sentences):
-                values = row if self.vectors is None else self._table()[row]
-                found.append(called(self.module, values.unsqueeze(0), len(row)))
+        for row in self.tokens(sentences):
+            values = row if self.vectors is None else self._table()[row]
+            with torch.no_grad(), untouched(self.module):
+                found.append(called(self.module, values.unsqueeze(0), len(row)).clone())
         return torch.cat(found)
 
     def sequences(self, inputs: Any, lengths: Any, dtype: torch.dtype) -> list[Sequences]:
