@@ -155,6 +155,19 @@ def test_an_operator_that_cannot_be_read_is_named_with_its_line(name: str) -> No
     assert re.fullmatch(f"model: cannot read {OPERATORS[name].says}{place}{remedy}", str(told.value)), told.value
 
 
+def test_a_function_of_functions_is_refused_without_being_run() -> None:
+    """Those of torch.vmap would leave the process in a state in which nothing works."""
+
+    class Mapped(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.vmap(super().forward)(x)
+
+    with pytest.raises(TypeError, match=r"cannot read torch.vmap or .*, at .*: return torch.vmap\(super"):
+        popqorn.certify(Mapped(4, 3), torch.randn(2, 4))
+    assert torch._C._functorch.maybe_current_level() is None
+    assert popqorn.certify(nn.Linear(4, 3), torch.randn(2, 4)).radius.shape == (2,)
+
+
 def test_what_is_supported_is_listed() -> None:
     assert {"lstm", "relu", "matmul", "softmax"} <= set(popqorn.supported_operations()["torch"])
     assert "sort" not in popqorn.supported_operations()["torch"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
@@ -30,7 +31,7 @@ from popqorn.sequences import Sequences, are_tokens, read_samples, read_tokens
 RESHAPES = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "unflatten", "unsafe_view", "view")
 NEW = ("batch_norm", "conv1d", "conv2d", "conv3d", "group_norm", "instance_norm", "layer_norm", "linear", "matmul")
 FOREIGN = re.compile(r"[\\/](torch|popqorn[\\/]readers|python3\.\d+)[\\/](?!site-packages)")
-IGNORED = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size")
+IGNORED = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size", "_set_grad_enabled")
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,13 @@ def _quiet() -> Iterator[None]:
 def _changes_its_operands(node: GraphNode) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
+
+
+def _is_operator(target: Any) -> bool:
+    """Whether a function computes something and does nothing else: those of torch.vmap leave the process in another state."""
+    if isinstance(target, OpOverload | HigherOrderOperator):
+        return True
+    return getattr(target, "__module__", None) in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
 
 
 def _changes_unseen(node: GraphNode) -> bool:
@@ -205,6 +213,8 @@ class _Interpreter:
         name = name.removesuffix("_") if _changes_its_operands(node) else name
         if name in IGNORED:
             return None
+        if not _is_operator(target):
+            raise _UnknownError(node, name, f"torch.vmap or another function of functions ({name})")
         if node is self.left_off:
             return arguments[0]
         if name == "rms_norm" and len(arguments) < 4 and "eps" not in options:
