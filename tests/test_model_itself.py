@@ -1,5 +1,6 @@
 """The model itself is asked: nothing is certified for a class that the module as it stands does not choose."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import popqorn
 from popqorn import Status
+from popqorn.task import _where_known
 
 FRAMES, FEATURES, HIDDEN, CLASSES = 3, 4, 6, 3
 
@@ -186,3 +188,30 @@ def test_a_tolerance_is_about_what_the_model_computes() -> None:
     model, inputs = network(), torch.randn(2, FRAMES, FEATURES)
     model.head.register_forward_hook(lambda module, given, output: output + 1.0)
     assert set(popqorn.verify(model, inputs, 0.0, spec=popqorn.Tolerance(10.0)).status) == {Status.DIFFERS}
+
+
+@pytest.mark.parametrize("function", [torch.log, torch.sqrt, lambda x: x**1.5, lambda x: x**-1.3])
+def test_where_neither_finds_a_number_they_do_not_differ(function: Callable[[Tensor], Tensor]) -> None:
+    """Around these inputs, some are negative."""
+
+    class Model(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(function(x))
+
+    found = popqorn.certify(Model(4, 3), torch.ones(2, 4))
+    assert set(found.status) == {Status.CERTIFIED}
+    assert (found.radius > 0).all()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_where_one_finds_no_number_they_differ(wrong: float) -> None:
+    model, inputs = network(), torch.rand(2, FRAMES, FEATURES)
+
+    def spoil(module: nn.Module, given: tuple[Tensor], output: Tensor) -> Tensor:
+        negative = given[0].flatten(1).amin(-1, keepdim=True) < 0
+        return output + torch.where(negative, wrong, 0.0)
+
+    model.register_forward_hook(spoil)
+    assert set(popqorn.verify(model, inputs, 0.01).status) == {Status.DIFFERS}
+    own, outputs = _where_known(torch.zeros(2, 1), torch.tensor([[wrong], [0.0]]))
+    assert (own - outputs).flatten().tolist() == [math.inf, 0.0]

@@ -1,5 +1,6 @@
 """The task of every search and attack: a tape, what is allowed, what must hold, how to bound. Nothing else knows all four."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,7 +199,7 @@ def _asked(reading: Reading, allowed: AllowedSet, outputs: Tensor, margins: Marg
     tape, own = reading.tape, reading.at_inputs
     difference, size = _apart(own, reading.finished(outputs))
     for points in _elsewhere(allowed):
-        apart, larger = _apart(reading.own(points), reading.finished(tape(points)))
+        apart, larger = _apart(*_where_known(reading.own(points), reading.finished(tape(points))))
         difference, size = torch.maximum(difference, apart), torch.maximum(size, larger)
     coarser = max((reading.dtype, outputs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     most = agreement(tape.frames, coarser) * size
@@ -214,6 +215,16 @@ def _asked(reading: Reading, allowed: AllowedSet, outputs: Tensor, margins: Marg
 def _apart(own: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """How far two sets of outputs are apart, per sample, and how large outputs are here at all."""
     return (own.to(outputs) - outputs).abs().amax(-1), outputs.abs().amax()
+
+
+def _where_known(own: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Two sets of outputs, without what is a number to neither: beyond the inputs a network is made for, both find no logarithm.
+
+    What is a number to one of them only is apart as far as can be.
+    """
+    known, found = own.isfinite(), outputs.isfinite()
+    own = own.masked_fill(~known & ~found, 0.0).masked_fill(known != found, math.inf)
+    return own, outputs.masked_fill(~found, 0.0)
 
 
 @torch.no_grad()
