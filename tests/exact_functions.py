@@ -109,5 +109,7 @@ EXACT = [
     Exact(activations.HARDSWISH, lambda x: x * clipped(x)),
     Exact(activations.HARDSIGMOID, clipped),
     Exact(activations.NEGATED_RECIPROCAL, lambda x: -1 / x, _apart),
+    Exact(activations.negated_share(0.0), lambda x: -1 / max(x, mpmath.mpf(1))),
+    Exact(activations.exp_up_to(20.0), lambda x: mpmath.exp(min(x, mpmath.mpf(20)))),
     *map(power, (0.5, -0.5, 1.5, 3.0, 4.0, 5.0, -1.0, -2.0, 3.3, -0.7, 0.1)),
 ]

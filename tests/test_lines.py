@@ -56,6 +56,8 @@ ACTIVATIONS = [
     activations.HARDSIGMOID,
     activations.power(3),
     activations.power(4),
+    activations.exp_up_to(0.5),
+    activations.negated_share(0.0),
 ]
 each_activation = pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: activation.name)
 

@@ -71,7 +71,8 @@ class Task:
     def prove(self, eps: Float[Tensor, " batch"]) -> Float[Tensor, "batch rows"]:
         """Lower bounds of the margins over all inputs allowed at size `eps`."""
         relaxed = relax(self.tape, self.allowed.at(eps), self.method, self.chunk_rows, self.center)
-        return sum_below([relaxed.lower(self.margins.rows), self.margins.offset])
+        found = sum_below([relaxed.lower(self.margins.rows), self.margins.offset])
+        return found.masked_fill(found.isnan(), -math.inf)  # where numbers overflow, nothing is known
 
     def values(self, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch rows"]:
         """The margins at given inputs; differentiable."""

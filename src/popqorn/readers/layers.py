@@ -9,7 +9,7 @@ from torch import Tensor
 
 from popqorn.readers.recurrent import Cell, Weights, unroll
 from popqorn.readers.symbols import Symbol, SymbolWriter, Value
-from popqorn.relax.activations import EXP, LOG, NEGATED_RECIPROCAL, SIGMOID, SQUARE, Activation, power
+from popqorn.relax.activations import EXP, LOG, NEGATED_RECIPROCAL, SIGMOID, SQUARE, Activation, exp_up_to, negated_share, power
 
 MOST_SOFTMAX = 128  # entries: their differences are taken pair by pair
 ABSENT = -1  # in windows: beyond the edge
@@ -27,7 +27,11 @@ def divide(sheet: SymbolWriter, x: Value, y: Value) -> Value:
 
 
 def softmax(sheet: SymbolWriter, x: Symbol, axis: int) -> Symbol:
-    """`1 / (1 + sum over j != i of exp(x_j - x_i))`: no number grows beyond what it must. Entries at -inf take no part."""
+    """`1 / (1 + sum over j != i of exp(x_j - x_i))`: no number grows beyond what it must. Entries at -inf take no part.
+
+    Beyond `exp(most)`, where less than `exp(-most)` is left of an entry, numbers do not grow any further: an overflow would leave
+    nothing to say of a value between 0 and 1.
+    """
     return _by_rows(sheet, x, axis, _softmax_row)
 
 
@@ -78,13 +82,15 @@ def _softmax_row(sheet: SymbolWriter, entries: Tensor) -> Tensor:
         return sheet.symbol(torch.ones(1)).entries
     if len(entries) == 2:
         return _symbol(sheet.unary(_symbol(sheet.negate(_differences(sheet, entries, [0, 1]))), SIGMOID)).entries.flatten()
-    return _symbol(sheet.negate(sheet.unary(_rivals(sheet, entries), NEGATED_RECIPROCAL))).entries
+    most = math.log(torch.finfo(sheet.writer.dtype).max) / 4
+    rivals = _rivals(sheet, entries, exp_up_to(most))
+    return _symbol(sheet.negate(sheet.unary(rivals, negated_share(math.exp(-most))))).entries
 
 
-def _rivals(sheet: SymbolWriter, entries: Tensor) -> Symbol:
+def _rivals(sheet: SymbolWriter, entries: Tensor, exp: Activation = EXP) -> Symbol:
     """`1 + sum over j != i of exp(x_j - x_i)` for every `i`."""
     apart = _differences(sheet, entries, range(len(entries)))
-    return sheet.scale(sheet.total(_symbol(sheet.unary(apart, EXP)), [-1]), 1.0, 1.0)
+    return sheet.scale(sheet.total(_symbol(sheet.unary(apart, exp)), [-1]), 1.0, 1.0)
 
 
 def _differences(sheet: SymbolWriter, entries: Tensor, of: Sequence[int]) -> Symbol:

@@ -182,6 +182,25 @@ NEGATED_RECIPROCAL = Activation(
 TANH_GELU = Activation("gelu(tanh)", lambda x: torch.nn.functional.gelu(x, approximate="tanh"), Smooth(_tanh_gelu_curvature))
 
 
+def exp_up_to(most: float) -> Activation:
+    """`exp(x)`, but `exp(most)` for all larger `x`: a number that still can be computed with."""
+    return Activation(
+        f"exp up to {most:g}",
+        lambda x: torch.exp(x.clamp(max=most)),
+        Sigmoidal(lambda x: torch.where(x > most, 0.0, torch.exp(x.clamp(max=most))), most),
+    )
+
+
+def negated_share(slack: float) -> Activation:
+    """`-1 / x` of an `x` that is never below 1, whatever its box says."""
+    return Activation(
+        "-1/max(x,1)",
+        lambda x: -torch.reciprocal(x.clamp(min=1.0)),
+        Sigmoidal(lambda x: torch.where(x < 1, 0.0, 1 / x.clamp(min=1.0).square()), 1.0),
+        slack=slack,
+    )
+
+
 def leaky_relu(negative_slope: float) -> Activation:
     """`x` for `x > 0`, else `negative_slope * x`."""
     return Activation(

@@ -74,7 +74,7 @@ def _sigmoidal_lower(function: Function, shape: Sigmoidal, lower: Tensor, upper:
     run = upper - touch
     chord = (function(upper) - function(touch)) / torch.where(run > 0, run, 1.0)
     slope = torch.where(on_curve | (run < narrow(run.dtype)), shape.derivative(touch), chord)
-    # On the convex part, if there is one, f lies above its tangent at `touch`; on the concave part f - slope x is least at an end.
+    # On the convex part, if any, f lies above its tangent at `touch`; on the concave part f - slope x is least at an end.
     bends = lower <= shape.knot
     steeper = torch.where(bends, shape.derivative(touch) - slope, 0.0)
     drop = torch.minimum(steeper * (lower - touch), steeper * (convex_end - touch))
@@ -92,6 +92,8 @@ def _tangent_point(function: Function, shape: Sigmoidal, lower: Tensor, upper: T
         return left
     if shape.touch is not None:
         return torch.where(lower > shape.knot, lower, torch.maximum(lower, shape.touch(upper).clamp(max=shape.knot)))
+    if bool(((right <= left) | (upper <= shape.knot)).all()):  # only one part of the curve: no tangent to look for
+        return left
     target = function(upper)
     for _ in range(TANGENT_STEPS):
         x = (left + right) / 2
