@@ -70,15 +70,12 @@ def save(model: nn.Module, path: Any) -> None:
 
     >>> save(model, "digits.safetensors")
     """
-    save_own(model, Path(path))
+    save_own(model, _as_path(path))
 
 
 def read_path(path: Any) -> Path:
     """A file that is there and is what it says."""
-    try:
-        file = Path(path)
-    except TypeError:
-        raise ValueError(f"path is {path!r}; pass the name of a file") from None
+    file = _as_path(path)
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise ValueError(f"path: {str(file)!r} {what}; pass a .onnx, .safetensors or .pt2 file")
@@ -89,3 +86,10 @@ def read_path(path: Any) -> Path:
     if start == GIT_LFS:
         raise ValueError(f"path: {str(file)!r} is a pointer of git-lfs, not the file itself; fetch it with git lfs pull")
     return file
+
+
+def _as_path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise ValueError(f"path is {path!r}; pass the name of a file") from None

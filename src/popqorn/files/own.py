@@ -43,6 +43,8 @@ def save_own(model: nn.Module, path: Path) -> None:
 
     if path.suffix.lower() != ".safetensors":
         raise ValueError(f"path is {str(path)!r}; its name must end in .safetensors")
+    if not path.parent.is_dir():
+        raise ValueError(f"path is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first")
     if type(model) is not SequenceClassifier:
         raise TypeError(
             f"model is a {type(model).__name__}; popqorn.save writes a SequenceClassifier. popqorn.load also reads what "
