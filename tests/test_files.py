@@ -182,6 +182,16 @@ def evaluate(parts: dict[str, bytes]) -> None:
     parts[name] = json.dumps(about).encode()
 
 
+def cut(path: Path) -> None:
+    program_with(lambda parts: None)(path)
+    path.write_bytes(path.with_name("plain.pt2").read_bytes()[:-200])
+
+
+def in_training_mode(path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).train()
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 4),)), path)
+
+
 HUGE = json.dumps({"w": {"dtype": "F64", "shape": [10**6, 10**6], "data_offsets": [0, 8 * 10**12]}}).encode()
 BAD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "empty": ("a.safetensors", lambda path: path.write_bytes(b""), "is empty; download it again"),
@@ -217,6 +227,8 @@ BAD: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "pickled example": ("a.pt2", program_with(pickle_example), "is refused"),
     "library": ("a.pt2", program_with(add_library), "may hold code"),
     "evaluated text": ("a.pt2", program_with(evaluate), "holds the expression"),
+    "cut off": ("a.pt2", cut, "or a damaged or truncated one; export it again"),
+    "training mode": ("a.pt2", in_training_mode, r"exported in training mode \(aten.dropout.default\); call module.eval\(\)"),
     "unknown kind": ("a.h5", lambda path: path.write_bytes(b"x"), r"of no kind that can be read; pass a \.onnx"),
 }
 
@@ -238,6 +250,21 @@ def test_files_that_are_not_there() -> None:
         popqorn.load(Path(__file__).parent)
     with pytest.raises(ValueError, match="path is 7; pass the name of a file"):
         popqorn.load(7)
+
+
+def test_programs_of_token_ids_are_refused(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2)).eval()
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 3, dtype=torch.long),)), tmp_path / "text.pt2")
+    with pytest.raises(TypeError, match=r"takes torch.int64, such as token ids, .* must take the words' vectors"):
+        popqorn.load(tmp_path / "text.pt2")
+
+
+def test_folders_that_are_not_there_are_told(tmp_path: Path) -> None:
+    model = classifiers()["steps"]
+    with pytest.raises(ValueError, match=r"there is no folder '.*nowhere'; make it first"):
+        popqorn.save(model, tmp_path / "nowhere" / "model.safetensors")
+    with pytest.raises(ValueError, match="path is None; pass the name of a file"):
+        popqorn.save(model, None)
 
 
 def test_options_of_onnx_files_are_refused_elsewhere(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Modules that cannot be read: every message names the argument, what is in the way and where it stands, and the remedy."""
 
 import inspect
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -155,6 +156,19 @@ def test_an_operator_that_cannot_be_read_is_named_with_its_line(name: str) -> No
     assert re.fullmatch(f"model: cannot read {OPERATORS[name].says}{place}{remedy}", str(told.value)), told.value
 
 
+def sorted_elsewhere(x: Tensor) -> Tensor:
+    return torch.sort(x, dim=-1).values
+
+
+def test_the_line_of_a_helper_is_named_and_not_that_of_its_call() -> None:
+    class Helped(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            return sorted_elsewhere(self.fc(x.mean(1)))
+
+    with pytest.raises(TypeError, match=r"aten\.sort\.default, at .*: return torch\.sort\(x, dim=-1\)\.values; popqorn"):
+        popqorn.certify(Helped(), sequences())
+
+
 def test_a_function_of_functions_is_refused_without_being_run() -> None:
     """Those of torch.vmap would leave the process in a state in which nothing works."""
 
@@ -244,6 +258,16 @@ class Nothing(Small):
         self.fc(x)
 
 
+class Records(Small):
+    def forward(self, x: Tensor) -> "Operator":
+        return Operator(lambda: self.fc(x), "")
+
+
+class Guesses(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.mean(1)) * random.random()
+
+
 class NeedsMore(Small):
     def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
         return self.fc(x[:, -1] + hidden)
@@ -298,7 +322,23 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], str]] = {
         r"A model that takes \[frames, batch, features\] must be wrapped",
     ),
     "ignores the inputs": (Ignores, sequences, r"model: its \(first\) output does not depend on the inputs.*; pass a model"),
-    "returns nothing": (Nothing, sequences, RUN + r".*it returns no tensor\); it must"),
+    "returns nothing": (Nothing, sequences, RUN + r".*it returns no tensor, but None\); it must return a tensor, or"),
+    "returns a record": (
+        Records,
+        sequences,
+        RUN + r".* but a Operator\); it must return a tensor, .*: wrap the model in one that",
+    ),
+    "draws at random": (Guesses, sequences, r"model: two runs on the same input give different outputs, as it draws random"),
+    "statistics of one": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+        lambda: torch.rand(2, 4),
+        RUN + r".*; it normalises by the statistics of the batch: .*track_running_stats=True",
+    ),
+    "without values": (
+        lambda: nn.Linear(4, 3, device="meta"),
+        sequences,
+        r"model: weight is on the device 'meta', without values",
+    ),
     "needs more": (NeedsMore, sequences, RUN + r".*missing 1 required positional argument: 'hidden'\); .* wrap the model"),
     "token outside": (Reads, lambda: tokens() + 99, r"inputs hold token \d+; the model's embedding has 0 to 5"),
     "one token outside": (Reads, lambda: torch.tensor([[1, 2], [1, 6]]), r"inputs hold token 6; .* 0 to 5"),

@@ -362,12 +362,15 @@ def test_any_input_moves_and_any_output_is_certified(two_inputs: Path) -> None:
         ({"inputs": {"x": 1.0, "z": 1.0}}, "0 inputs without a value"),
         ({"inputs": {"z": np.ones((3, 5))}}, r"'z' has shape .*the model takes \['N', 2, 1\]"),
         ({"inputs": {"z": 1.0}, "output": "q"}, "output is 'q'; the outputs of .* are 'y', 's'"),
+        ({"inputs": {"z": float("nan")}}, r"inputs\['z'\] holds 1 value\(s\) that are NaN"),
+        ({"inputs": "z"}, "inputs is 'z'; pass the values of all inputs but the one that moves, {name: value}"),
+        ({"inputs": [1]}, r"inputs is \[1\]; pass the values"),
         ({"inputs": {"z": 1.0}, "frames": 0}, "frames is 0"),
         ({"inputs": {"z": 1.0}, "frames": 7}, "frames is 7, but .* takes 2"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str, two_inputs: Path) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         read_onnx(two_inputs, **options)
 
 

@@ -42,6 +42,7 @@ def load_program(path: Path) -> nn.Module:
         if node.op == "call_function" and node.target is not operator.getitem and not _is_operator(node.target):
             raise ValueError(f"path: {str(path)!r} calls {node.target}, which is no operator of torch")
     _check_inputs(program, path)
+    _check_mode(program, path)
     module = program.module()
     assert isinstance(module, nn.Module)
     return module
@@ -50,9 +51,15 @@ def load_program(path: Path) -> nn.Module:
 def _check_inputs(program: torch.export.ExportedProgram, path: Path) -> None:
     """One tensor goes in, and it must be possible to pass a single sample."""
     names = program.graph_signature.user_inputs
-    shapes = [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    shapes = [tuple(value.shape) for value in values]
     if len(shapes) != 1:
         raise ValueError(f"path: {str(path)!r} takes {len(shapes)} inputs; export a module that takes one tensor, [batch, ...]")
+    if not values[0].dtype.is_floating_point:
+        raise TypeError(
+            f"path: {str(path)!r} takes {values[0].dtype}, such as token ids, which cannot move by a little; a .pt2 program must "
+            "take the words' vectors: export the part behind the embedding, or pass the module itself"
+        )
     batch = shapes[0][0] if shapes[0] else 0
     if isinstance(batch, int) and batch != 1:
         raise ValueError(
@@ -61,10 +68,27 @@ def _check_inputs(program: torch.export.ExportedProgram, path: Path) -> None:
         )
 
 
+def _check_mode(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Refuse a program in which training mode is fixed."""
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        given = {**dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)), **node.kwargs}
+        trains = given.get("train") is True or given.get("training") is True
+        if trains and given.get("dropout") != 0.0:  # a recurrent layer without dropout is the same in both modes
+            raise ValueError(
+                f"path: {str(path)!r} was exported in training mode ({node.target}); call module.eval() before "
+                "torch.export.export"
+            )
+
+
 def _check_archive(path: Path) -> None:
     """Refuse what torch would unpickle or evaluate, and what unpacks to more than it says."""
     try:
         with zipfile.ZipFile(path) as archive:
+            if min((part.header_offset for part in archive.infolist()), default=0) > 0:
+                raise zipfile.BadZipFile("it is cut off: what is found at its end is an archive inside of it")
             for part in archive.infolist():
                 if part.file_size > MOST_TIMES * max(part.compress_size, 1000) or part.file_size > MOST_BYTES:
                     raise ValueError(f"its part {part.filename} unpacks to {part.file_size:,} bytes")
@@ -77,7 +101,9 @@ def _check_archive(path: Path) -> None:
                     with archive.open(part) as stream:
                         torch.load(stream, weights_only=True)
     except zipfile.BadZipFile as error:
-        raise ValueError(f"path: {str(path)!r} is no program of torch.export, or a damaged one; export it again") from error
+        raise ValueError(
+            f"path: {str(path)!r} is no program of torch.export, or a damaged or truncated one; export it again"
+        ) from error
     except Exception as error:
         reason = _first_line(error)
         raise ValueError(f"path: {str(path)!r} is refused: {reason}; export it again with torch.export.save") from error

@@ -148,6 +148,13 @@ class Call(nn.Module):
             ) from error
 
     def _remedy(self, error: Exception) -> str:
+        if isinstance(error, NoTensorError):
+            return (
+                "it must return a tensor, or a tuple, list or dictionary that holds one: wrap the model in one that returns what "
+                "is to be certified"
+            )
+        if "more than 1 value per channel" in str(error):
+            return "it normalises by the statistics of the batch: let it track and use stored ones (track_running_stats=True)"
         if self.tokens is None and "'indices'" in str(error):
             if any(isinstance(part, nn.Embedding) for part in self.modules()):
                 return "its nn.Embedding takes token ids: pass inputs that are whole numbers, [batch, frames]"
@@ -198,13 +205,18 @@ def _frozen(module: nn.Module) -> list[Tensor]:
     return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
+class NoTensorError(TypeError):
+    """A module that returns nothing that could be certified."""
+
+
 def called(module: nn.Module, values: Tensor, frames: int) -> Tensor:
     """The first output of a module; a parameter of `forward` for lengths is given the one length there is."""
     lengths = _lengths_name(module)
     more = {} if lengths is None else {lengths: torch.full((len(values),), frames, dtype=torch.long)}
-    found = first_tensor(module(values, **more), Tensor)
+    returned = module(values, **more)
+    found = first_tensor(returned, Tensor)
     if not isinstance(found, Tensor):
-        raise TypeError("it returns no tensor")
+        raise NoTensorError(f"it returns no tensor, but {'None' if returned is None else f'a {type(returned).__name__}'}")
     return found
 
 

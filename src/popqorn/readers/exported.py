@@ -19,8 +19,9 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
 from torch.fx import Node as GraphNode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.proxy import TracerBase
 
-from popqorn.readers import operators
+from popqorn.readers import calls, operators
 from popqorn.readers.calls import Call, alike, first_tensor, plain_packing, vectors_of
 from popqorn.readers.network import LEFT_OFF, Network, Reading
 from popqorn.readers.symbols import Symbol, SymbolWriter
@@ -30,7 +31,7 @@ from popqorn.sequences import Sequences, are_tokens, read_samples, read_tokens
 
 RESHAPES = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "unflatten", "unsafe_view", "view")
 NEW = ("batch_norm", "conv1d", "conv2d", "conv3d", "group_norm", "instance_norm", "layer_norm", "linear", "matmul")
-FOREIGN = re.compile(r"[\\/](torch|popqorn[\\/]readers|python3\.\d+)[\\/](?!site-packages)")
+FOREIGN = re.compile(r"^<|[\\/](torch|popqorn[\\/]readers|python3\.\d+)[\\/](?!site-packages)")
 IGNORED = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size", "_set_grad_enabled")
 
 
@@ -69,7 +70,7 @@ class ModuleNetwork(Network):
 
 def exported(call: Call) -> ExportedProgram:
     """The program of a module for one sample."""
-    with untouched(call.module), plain_packing(call.module), standing_in(call.module), torch.no_grad(), _quiet():
+    with untouched(call.module), plain_packing(call.module), standing_in(call.module), torch.no_grad(), _quiet(), _own_lines():
         example = call.example(1)
         traced: nn.Module = call
         try:
@@ -110,6 +111,26 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _own_lines() -> Iterator[None]:
+    """torch remembers the lines of `forward` alone: while this lasts, those of the functions that it calls as well."""
+    name = "_filter_traceback_frames"
+    before = vars(TracerBase).get(name)
+    if before is None:  # another version of torch: lines are those of `forward`
+        yield
+        return
+
+    def own(_: TracerBase, frames: traceback.StackSummary) -> traceback.StackSummary:
+        start = max((place for place, frame in enumerate(frames) if frame.filename == calls.__file__), default=-1)
+        return traceback.StackSummary.from_list([each for each in frames[start + 1 :] if not FOREIGN.search(each.filename)])
+
+    setattr(TracerBase, name, own)
+    try:
+        yield
+    finally:
+        setattr(TracerBase, name, before)
 
 
 def _changes_its_operands(node: GraphNode) -> bool:

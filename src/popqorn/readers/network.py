@@ -63,6 +63,10 @@ class Network(ABC):
         for name, tensor in self.tensors():
             if is_lazy(tensor):
                 raise ValueError(f"model: {name} has no values yet; run the model once, on inputs as it will get them")
+            if tensor.is_meta:
+                raise ValueError(
+                    f"model: {name} is on the device 'meta' and has no values; load its weights (to_empty, load_state_dict)"
+                )
             bad = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
             if bad:
                 raise ValueError(

@@ -60,6 +60,8 @@ class Inputs:
 
 def read_inputs(program: Program, given: Mapping[str, Any] | None, batch_axis: int | None) -> Inputs:
     """Which input moves (the only one without a given value), and the values of the others."""
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"inputs is {given!r}; pass the values of all inputs but the one that moves, {{name: value}}")
     given = dict(given or {})
     described = {value.name: value for value in program.inputs}
     unknown = [name for name in given if name not in described]
@@ -104,7 +106,10 @@ def _dtype(value: Any) -> np.dtype[Any]:
 
 def _value(described: Any, given: Any, batch: int | str) -> Array:
     """The value of an input for one sample: as the file has it with one sample, or without that axis, or broadcast."""
-    array = read_tensor(given, f"inputs[{described.name!r}]").detach().cpu().numpy().astype(_dtype(described))
+    name = f"inputs[{described.name!r}]"
+    array = read_tensor(given, name).detach().cpu().numpy().astype(_dtype(described))
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError(f"{name} holds {int(np.isnan(array).sum())} value(s) that are NaN; nothing can be proven, pass numbers")
     dims = _dims(described)
     if dims is None:
         return array

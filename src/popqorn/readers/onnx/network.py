@@ -221,7 +221,8 @@ def _compare(network: OnnxNetwork, group: Sequences, reading: Reading) -> None:
 def _apart(own: Tensor, found: Tensor) -> float:
     """How far two sets of outputs are apart, relative to the largest."""
     same = (own == found) | (own.isnan() & found.isnan())
-    return float((own - found).masked_fill(same, 0.0).abs().amax() / own[own.isfinite()].abs().amax().clamp(min=1e-30))
+    size = own.masked_fill(~own.isfinite(), 0.0).abs().amax().clamp(min=1e-30)
+    return float((own - found).masked_fill(same, 0.0).abs().amax() / size)
 
 
 def _most_apart(group: Sequences, dtype: torch.dtype) -> float:
