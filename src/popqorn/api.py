@@ -13,10 +13,11 @@ from popqorn._typing import Bool, Float
 from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import frame_groups
 from popqorn.certificate import Bounds, Certificate, Sensitivity, Verification
+from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.readers.models import Model
 from popqorn.reading import read_tolerance
-from popqorn.search import SearchResult, largest_size
+from popqorn.search import largest_size
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
 

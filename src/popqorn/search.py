@@ -17,9 +17,11 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from popqorn._typing import Bool, Float, Int
+from popqorn.found import SearchResult
 from popqorn.progress import Watch
+from popqorn.relax.methods import METHODS
 from popqorn.task import Task
+from popqorn.tighten import tightened
 
 MAX_EVALUATIONS = 60  # ten times what a search takes; one that needs more says so
 FIRST_STEP = 0.8  # times linear / depth: near the root for trained networks of 4 to 14 frames
@@ -27,26 +29,6 @@ GROWTH = 4.0  # while nothing has failed, sizes grow by this factor and faster
 RETREAT = 0.5  # while nothing is proven, they halve
 SATURATED = 0.5  # a power of eps: the loss of an unsaturated bound grows at least like eps itself
 UNBOUNDED = 1e6  # times linear: what is proven up to there has no end worth looking for
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """Per sample: the largest eps proven, the least eps that failed (inf if none did), the margins proven, and the cost.
-
-    `open` samples ran out of evaluations before their bracket was closed; `ended` is False for those that the user stopped.
-    """
-
-    eps: Float[Tensor, " batch"]
-    failed: Float[Tensor, " batch"]
-    margins: Float[Tensor, "batch rows"]
-    evaluations: Int[Tensor, " batch"]
-    open: Bool[Tensor, " batch"]
-    ended: Bool[Tensor, " batch"]
-
-    @staticmethod
-    def joined(parts: "list[SearchResult]") -> "SearchResult":
-        """The results of all blocks."""
-        return SearchResult(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(SearchResult)))
 
 
 @dataclass(frozen=True)
@@ -106,7 +88,15 @@ def largest_size(task: Task, tolerance: float, watch: Watch) -> SearchResult:
     A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing.
     """
     task = task.prepared()
-    return SearchResult.joined([_search(task.select(index), tolerance, watch) for index in task.blocks()])
+    return SearchResult.joined([_block(task.select(index), tolerance, watch) for index in task.blocks()])
+
+
+def _block(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+    """Joint bounds start from what planes prove."""
+    if not task.method.joint or task.allowed.whole:
+        return _search(task, tolerance, watch)
+    plain = _search(replace(task, method=METHODS["planes"]), tolerance, watch)
+    return tightened(task, plain, tolerance, watch)
 
 
 def _search(task: Task, tolerance: float, watch: Watch) -> SearchResult:

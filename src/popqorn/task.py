@@ -14,12 +14,14 @@ from popqorn.arithmetic import agreement, sum_below
 from popqorn.bounds.chunks import entry_blocks, read_chunk_rows
 from popqorn.bounds.first_order import first_order
 from popqorn.bounds.inner import Run, relax, run
+from popqorn.bounds.joint.bounds import Joint
+from popqorn.bounds.joint.greatest import Memory
 from popqorn.readers.models import read_model
 from popqorn.readers.network import Network, Reading
 from popqorn.reading import describe, fingerprint, read_dtype, read_tensor
 from popqorn.regions.ball import Ball
 from popqorn.regions.region import AllowedSet, Region
-from popqorn.relax.methods import Method, read_method
+from popqorn.relax.methods import METHODS, Method, read_method
 from popqorn.sequences import Sequences, together
 from popqorn.specs.decision import Decision
 from popqorn.specs.spec import Margins, Spec, extremes
@@ -66,11 +68,22 @@ class Task:
 
     def blocks(self) -> Iterator[Tensor]:
         """Entries in blocks that fit the memory."""
-        yield from entry_blocks(self.tape, len(self), self.margins.rows.shape[1], self.allowed.center)
+        joint = self.method.joint
+        yield from entry_blocks(self.tape, len(self), self.margins.rows.shape[1], self.allowed.center, joint=joint)
 
-    def prove(self, eps: Float[Tensor, " batch"]) -> Float[Tensor, "batch rows"]:
-        """Lower bounds of the margins over all inputs allowed at size `eps`."""
-        relaxed = relax(self.tape, self.allowed.at(eps), self.method, self.chunk_rows, self.center)
+    def prove(self, eps: Float[Tensor, " batch"], memory: Memory | None = None) -> Float[Tensor, "batch rows"]:
+        """Lower bounds of the margins over all inputs allowed at size `eps`; `memory` of estimates makes joint ones tighter."""
+        if not self.method.joint:
+            return self._lower(eps, self.method)
+        joint = Joint.around(self.tape, self.allowed.at(eps), prove=True, memory={} if memory is None else memory)
+        return torch.fmax(self._lower(eps, METHODS["planes"]), self._lower(eps, self.method, joint))
+
+    def estimate(self, eps: Float[Tensor, " batch"], memory: Memory) -> Float[Tensor, "batch rows"]:
+        """What joint bounds will probably prove, at a fraction of the cost; `memory` makes the next time cheaper still."""
+        return self._lower(eps, self.method, Joint.around(self.tape, self.allowed.at(eps), prove=False, memory=memory))
+
+    def _lower(self, eps: Tensor, method: Method, joint: Joint | None = None) -> Tensor:
+        relaxed = relax(self.tape, self.allowed.at(eps), method, self.chunk_rows, self.center, joint=joint)
         found = sum_below([relaxed.lower(self.margins.rows), self.margins.offset])
         return found.masked_fill(found.isnan(), -math.inf)  # where numbers overflow, nothing is known
 

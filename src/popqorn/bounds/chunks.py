@@ -13,6 +13,7 @@ SHARE = 0.25  # of the free memory
 MOST_ENTRIES = 1024  # more at once gains nothing, and would hold a search open for its slowest sample
 FEWEST_ROWS = 64
 FRAME_ENTRIES = 8
+JOINT_BYTES = 2**30  # more samples at once gain nothing
 
 
 def free_bytes(device: torch.device) -> int:
@@ -24,14 +25,21 @@ def free_bytes(device: torch.device) -> int:
     return 2**31
 
 
-def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor) -> Iterator[Tensor]:
+def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor, *, joint: bool = False) -> Iterator[Tensor]:
     """The numbers of `entries` in blocks whose boxes and relaxations fit the memory.
 
-    Per value of the tape: two bounds, up to six coefficients, and a number per row twice.
+    Per value of the tape: two bounds, up to six coefficients, and a number per row twice; for joint bounds a number per input
+    and per nonlinear value, and for each operand of the widest node a few such rows.
     """
     values = sum(node.width for node in tape.nodes)
     per_entry = like.element_size() * values * (8 + 2 * rows)
-    most = int(SHARE * free_bytes(like.device)) // per_entry
+    free = int(SHARE * free_bytes(like.device))
+    if joint:
+        inputs, curved = tape.frames * tape.features, sum(node.width for node in tape.nodes if not node.linear)
+        widest = max(node.width for node in tape.nodes)
+        per_entry += like.element_size() * (inputs + curved) * (2 * values + 12 * widest)
+        free = min(free, JOINT_BYTES)
+    most = free // per_entry
     yield from torch.arange(entries, device=like.device).split(min(MOST_ENTRIES, max(1, most)))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from popqorn._typing import Float
 from popqorn.arithmetic import settled
 from popqorn.bounds.chunks import walk_pieces
 from popqorn.bounds.errors import Errors
+from popqorn.bounds.joint.bounds import Joint
 from popqorn.bounds.walk import walk_back
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.methods import METHODS, Method
@@ -52,6 +54,7 @@ class RelaxedTape:
     errors: tuple[Tensor, ...]
     lost: Float[Tensor, "#batch"]
     chunk_rows: int | None = None
+    joint: Joint | None = None
 
     def lower(self, rows: Float[Tensor, "#batch rows outputs"]) -> Float[Tensor, "batch rows"]:
         """A lower bound of `rows @ output`: the best of a walk to the inputs and of one that ends at the last boxes."""
@@ -59,6 +62,8 @@ class RelaxedTape:
             bound = self._walked(rows, self.boxes)
             if self.method.walk_back:
                 bound = torch.maximum(bound, self._walked(rows, None))
+            if self.joint is not None:
+                bound = torch.fmax(bound, self.joint.lower(rows, self.relaxations, self.known))
             error = self.errors[-1] + Errors(self.tape, bound.dtype).of_value(self.boxes[-1])
             bound = bound - (rows.abs() @ error.unsqueeze(-1)).squeeze(-1) - self.lost.unsqueeze(-1)
         return bound.clone()  # an ordinary tensor again
@@ -80,14 +85,18 @@ def relax(
     chunk_rows: int | None = None,
     center: Run | None = None,
     wide: float = 0.0,
+    joint: Joint | None = None,
 ) -> RelaxedTape:
     """Bound and relax the tape node by node, first to last.
 
     What depends on still frames alone is evaluated, or taken from the run at the `center` (whose errors are smaller than those
     of intervals, frame after frame). Every other nonlinearity needs boxes of its operands first: those come from interval
     arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed so far;
-    no walk is made for boxes that are at most `wide`.
+    no walk is made for boxes that are at most `wide`. A `joint` one takes part in all of it; a proving one, if the method says so
+    and none is given.
     """
+    if method.joint and joint is None:
+        joint = Joint.around(tape, allowed, prove=True, memory={})
     wanted = operands_to_bound(tape) if method.walk_back else frozenset()
     frames = allowed.box()
     rounding = Errors(tape, allowed.center.dtype)
@@ -116,14 +125,36 @@ def relax(
             outwards, outside = rounding.of_relaxation(node, relaxation, operands, carried, still)
             relaxations[index] = relaxation.widened(outwards)
             box = box.widened(outside)
+            if joint is not None:
+                widen = partial(_widened, rounding, node, operands, carried, still)
+                joint.relaxed(index, node, operands, relaxations[index], widen, outside)
             error = rounding.of_value(box)
         lost = lost + rounding.underflow(box)
+        if joint is not None and index in known:
+            joint.stands(index, known[index], error)
+        elif joint is not None:
+            joint.follow(index, box)
         if index in wanted and index not in known and not (wide and bool((box.upper - box.lower).max() <= wide)):
-            walked = _walked_box(tape, allowed, index, relaxations, known, chunk_rows)
-            box = box.intersect(walked.widened(error + lost.unsqueeze(-1)))
+            less = error + lost.unsqueeze(-1)
+            if joint is None:
+                box = box.intersect(_walked_box(tape, allowed, index, relaxations, known, chunk_rows).widened(less))
+            else:
+                box = box.intersect(joint.walked_box(index, relaxations, known, less))
+                joint.narrowed(index, box)
         boxes.append(box)
         errors.append(error)
-    return RelaxedTape(tape, allowed, method, tuple(boxes), relaxations, known, tuple(errors), lost, chunk_rows)
+    return RelaxedTape(tape, allowed, method, tuple(boxes), relaxations, known, tuple(errors), lost, chunk_rows, joint)
+
+
+def _widened(
+    rounding: Errors,
+    node: NonlinearNode,
+    operands: Sequence[Interval],
+    carried: Sequence[Tensor],
+    still: Sequence[bool],
+    relaxation: Relaxation,
+) -> Relaxation:
+    return relaxation.widened(rounding.of_relaxation(node, relaxation, operands, carried, still)[0])
 
 
 @torch.no_grad()

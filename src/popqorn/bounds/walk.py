@@ -50,6 +50,18 @@ class _Gathered:
         return self.rows
 
 
+@dataclass(frozen=True)
+class Form:
+    """`rows @ node >= sum of terms + sum over frames of rows_k (x_k - center_k)`: a walk's end, before the inputs are chosen.
+
+    `met` holds the rows that arrived at every nonlinear node.
+    """
+
+    terms: list[Tensor]
+    frames: Mapping[int, Tensor]
+    met: Mapping[int, Tensor]
+
+
 @dataclass
 class _Walk:
     """Rows that still wait at nodes further up, piece by piece; the constant terms collected so far, and what has reached frames.
@@ -63,7 +75,8 @@ class _Walk:
     known: Mapping[int, Tensor]
     samples: slice
     allowed: AllowedSet
-    boxes: Sequence[Interval] | None
+    boxes: Sequence[Interval] | None = None
+    met: dict[int, Tensor] | None = None
     parts: dict[int, Tensor] = field(default_factory=dict)
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
     gathered: dict[int, _Gathered] = field(default_factory=dict)
@@ -90,7 +103,7 @@ class _Walk:
         pieces = self.waiting.pop(node, [])
         if node in self.gathered:
             pieces.append((0, self.gathered.pop(node).finish()))
-        return _assemble(pieces, self.tape.nodes[node].width) if pieces else None
+        return assembled(pieces, self.tape.nodes[node].width) if pieces else None
 
     def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
         """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
@@ -133,28 +146,47 @@ def walk_back(
     `known` holds the values of nodes that do not move: the walk ends there. With `boxes` it ends at the first nonlinear nodes.
     """
     walk = _Walk(tape, relaxations, known, samples, allowed, boxes)
+    _run(walk, position, rows)
+    if walk.parts:
+        walk.terms.append(allowed.least(walk.parts))
+    return sum_below(walk.terms)
+
+
+def walk_forms(
+    tape: Tape,
+    position: int,
+    rows: Float[Tensor, "#batch rows width"],
+    relaxations: Mapping[int, Relaxation],
+    known: Mapping[int, Tensor],
+    allowed: AllowedSet,
+) -> Form:
+    """The same for the whole batch, with the rows kept that arrive at the frames and at the nonlinear nodes."""
+    met: dict[int, Tensor] = {}
+    walk = _Walk(tape, relaxations, known, slice(None), allowed, met=met)
+    _run(walk, position, rows)
+    return Form(walk.terms, walk.parts, met)
+
+
+def _run(walk: _Walk, position: int, rows: Tensor) -> None:
     walk.send(position, rows)
     for index in range(position, -1, -1):
         sent = walk.collect(index)
         if sent is not None:
             _pass(walk, index, sent)
-    if walk.parts:
-        walk.terms.append(allowed.least(walk.parts))
-    return sum_below(walk.terms)
 
 
 def _pass(walk: _Walk, index: int, rows: Tensor) -> None:
     """Hand the rows of a node on to its operands."""
     node = walk.tape.nodes[index]
     if isinstance(node, Input):
-        walk.parts[node.frame] = walk.allowed.part(node.frame, rows)
+        walk.parts[node.frame] = rows if walk.met is not None else walk.allowed.part(node.frame, rows)
     elif not node.linear:
         _replace(walk, [index], rows)
     else:
         _FAST.get(type(node), _linear)(walk, node, rows)
 
 
-def _assemble(pieces: list[tuple[int, Tensor]], whole: int) -> Tensor:
+def assembled(pieces: list[tuple[int, Tensor]], whole: int) -> Tensor:
     """The sum of all pieces sent to a node, at its full width."""
     by_place: dict[tuple[int, int], Tensor] = {}
     for start, rows in pieces:
@@ -248,6 +280,8 @@ def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
             low, high = (walk.own(side).unsqueeze(-1) for side in (walk.boxes[index].lower, walk.boxes[index].upper))
             walk.terms.append((rows.clamp(min=0) @ low + rows.clamp(max=0) @ high).squeeze(-1))
         return
+    if walk.met is not None:
+        walk.met.update((index, rows) for index in indices)
     slopes: dict[int, tuple[Tensor, Tensor]] = {}
     offset = None
     for index in indices:

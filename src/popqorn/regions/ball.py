@@ -137,6 +137,31 @@ class BallSet(AllowedSet):
             total = total + value
         return total if self.low is not None else -self.eps.unsqueeze(-1) * total - tiny(total.dtype)
 
+    # ---- joint bounds: the range counts where the norm is inf, as it cuts boxes, not balls ------------------------------------
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        if math.isinf(self.norm):
+            return super().units()
+        return self.center, (self.eps[:, None, None] * self.share).expand(self.center.shape)
+
+    def reach(self, forms: Float[Tensor, "*rows frames features entries"]) -> Float[Tensor, "*rows entries"]:
+        if math.isinf(self.norm):
+            return super().reach(forms)
+        each = forms.flatten(-3, -2).unsqueeze(-3) if self.total else forms
+        return length_above(each.transpose(-1, -2), dual(self.norm)).sum(-2)
+
+    def spread(self, weights: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows"]:
+        """`sum w d^2 <= max w ||d||_2^2` for p <= 2; Hoelder's inequality with the powers `p / (p - 2)` and `p / 2` beyond."""
+        if math.isinf(self.norm):
+            return super().spread(weights)
+        order = math.inf if self.norm <= 2 else self.norm / (self.norm - 2)
+        return length_above(weights.flatten(2).unsqueeze(2) if self.total else weights, order).sum(-1)
+
+    def evened(self, weights: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows frames features"]:
+        if self.norm > 2:
+            return weights
+        return weights.mean((-2, -1) if self.total else -1, keepdim=True).expand(weights.shape)
+
     def _least_clipped(self, rows: Tensor, frames: slice | list[int]) -> Float[Tensor, "batch rows"]:
         fall, _ = self._fall(rows, frames)
         return -self.eps.unsqueeze(-1) * fall - tiny(fall.dtype)

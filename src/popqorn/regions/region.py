@@ -116,6 +116,26 @@ class AllowedSet:
         """
         raise NotImplementedError
 
+    # ---- joint bounds ----------------------------------------------------------------------------------------------------
+
+    def units(self) -> tuple[Float[Tensor, "batch frames features"], Float[Tensor, "batch frames features"]]:
+        """A point and a radius: every allowed input is `point + radius * d` with all `|d| <= 1`. By default those of the box."""
+        box = self.box()
+        point = (box.lower + box.upper) / 2
+        return point, torch.maximum(box.upper - point, point - box.lower)
+
+    def reach(self, forms: Float[Tensor, "*rows frames features entries"]) -> Float[Tensor, "*rows entries"]:
+        """An upper bound of `|sum over frames and features of forms d|` over the allowed inputs, in units of the radius."""
+        return forms.abs().sum((-3, -2))
+
+    def spread(self, weights: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows"]:
+        """An upper bound of `sum weights d^2` (weights are not negative) over the allowed inputs, in units of the radius."""
+        return weights.sum((-2, -1))
+
+    def evened(self, weights: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows frames features"]:
+        """Weights like these, but no larger in one place than in another where the spread counts both alike."""
+        return weights
+
     # ---- attacks ---------------------------------------------------------------------------------------------------------
 
     @property

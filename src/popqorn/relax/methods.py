@@ -12,12 +12,14 @@ from popqorn.relax.relaxation import Interval, Relaxation
 class Method:
     """One way to bound a tape: `relax(node, *boxes of its operands)`.
 
-    `walk_back` is false for plain intervals: inner bounds then come from a forward pass alone.
+    `walk_back` is false for plain intervals: inner bounds then come from a forward pass alone. `joint` bounds count how operands
+    move together, beside all that (`bounds/joint`).
     """
 
     name: str
     relax: Callable[..., Relaxation]
     walk_back: bool = True
+    joint: bool = False
 
 
 def read_method(method: Any) -> Method:
@@ -43,6 +45,7 @@ METHODS = {
     method.name: method
     for method in (
         Method("planes", _planes),
+        Method("tight", _planes, joint=True),
         Method("lines", _lines),
         Method("constants", _constants),
         Method("interval", _constants, walk_back=False),

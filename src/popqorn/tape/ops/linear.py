@@ -68,6 +68,9 @@ class Affine(LinearNode):
             total = total + operand @ weight.mT
         return total
 
+    def push(self, *operands: Tensor) -> Tensor:
+        return weighed(self.weights, operands)
+
     def image(self, *operands: Interval) -> Interval:
         return weighted(self.bias.unsqueeze(0), self.weights, operands)
 
@@ -86,6 +89,9 @@ class Scale(LinearNode):
 
     def evaluate(self, *operands: Tensor) -> Tensor:
         return self.factor * operands[0] + self.shift
+
+    def push(self, *operands: Tensor) -> Tensor:
+        return self.factor * operands[0]
 
     def image(self, *operands: Interval) -> Interval:
         ends = self.evaluate(operands[0].lower), self.evaluate(operands[0].upper)
@@ -192,6 +198,9 @@ class Convolution(LinearNode):
 
     def evaluate(self, *operands: Tensor) -> Tensor:
         return self._convolved(operands[0], self.weight, self.bias)
+
+    def push(self, *operands: Tensor) -> Tensor:
+        return self._convolved(operands[0], self.weight, None)
 
     def image(self, *operands: Interval) -> Interval:
         (box,) = operands

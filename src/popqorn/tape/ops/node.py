@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
+from popqorn.relax.quadratic import Tangent
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 
 
@@ -44,6 +45,10 @@ class LinearNode(Node):
 
     linear = True
 
+    def push(self, *operands: Tensor) -> Tensor:
+        """`J x`: the value without its constant."""
+        return self.evaluate(*operands) - self.evaluate(*(torch.zeros_like(operand[:1]) for operand in operands))
+
     def image(self, *operands: Interval) -> Interval:
         """The ends that the signs of the Jacobian ask for."""
         constant, jacobians = self._jacobians(operands[0].lower, [operand.lower.shape[-1] for operand in operands])
@@ -62,6 +67,9 @@ class LinearNode(Node):
 
 class Choice(LinearNode):
     """A linear node without a constant whose Jacobian holds no negative numbers."""
+
+    def push(self, *operands: Tensor) -> Tensor:
+        return self.evaluate(*operands)
 
     def image(self, *operands: Interval) -> Interval:
         """Order is kept entry by entry: ends go to ends."""
@@ -91,6 +99,10 @@ class NonlinearNode(Node):
         values = self.image(*operands)
         flat = tuple(torch.zeros_like(values.lower) for _ in operands)
         return Relaxation(Linear(flat, values.lower), Linear(flat, values.upper))
+
+    def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
+        """The tangent at operands `at`, with how far the value lies from it over the boxes; None if nothing is known of that."""
+        return None
 
     def steepest(self, place: int, *operands: Interval) -> Tensor:
         """How fast the value changes with the operand at `place`, at most; asked only of nodes with several operands."""

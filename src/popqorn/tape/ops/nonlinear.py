@@ -11,6 +11,7 @@ from popqorn.relax.lines import image, lines
 from popqorn.relax.maximum import maximum_image, maximum_planes
 from popqorn.relax.planes import planes
 from popqorn.relax.product import product_image, product_planes
+from popqorn.relax.quadratic import Tangent, gate_tangent, product_tangent, unary_tangent
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.relax.weak import gate_image, gate_lines
 from popqorn.tape.ops.node import NonlinearNode
@@ -32,6 +33,9 @@ class Unary(NonlinearNode):
 
     def planes(self, *operands: Interval) -> Relaxation:
         return lines(self.activation, operands[0])
+
+    def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
+        return unary_tangent(self.activation, operands[0], at[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,12 @@ class Gate(NonlinearNode):
     def planes(self, *operands: Interval) -> Relaxation:
         v, z = operands
         return _turned(planes(self.kind, -v, z)) if self.closing else planes(self.kind, v, z)
+
+    def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
+        v, z = operands
+        if not self.closing:
+            return gate_tangent(self.kind, v, z, (at[0], at[1]))
+        return gate_tangent(self.kind, -v, z, (-at[0], at[1])).turned()
 
     def lines(self, *operands: Interval) -> Relaxation:
         v, z = operands
@@ -85,6 +95,9 @@ class Product(NonlinearNode):
 
     def planes(self, *operands: Interval) -> Relaxation:
         return product_planes(*operands)
+
+    def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
+        return product_tangent(operands[0], operands[1], (at[0], at[1]))
 
     def steepest(self, place: int, *operands: Interval) -> Tensor:
         return operands[1 - place].magnitude

@@ -1,0 +1,207 @@
+"""Joint bounds of one node after the other: boxes of all operands, and ranges of what is not linear in them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from popqorn.arithmetic import FEW, gamma, sum_below
+from popqorn.bounds.joint.choice import Choice, choose
+from popqorn.bounds.joint.forms import bent
+from popqorn.bounds.joint.greatest import Memory, greatest
+from popqorn.bounds.joint.linear import Layout, Linearised
+from popqorn.bounds.joint.transfer import Known
+from popqorn.bounds.walk import walk_forms
+from popqorn.regions.region import AllowedSet
+from popqorn.relax.quadratic import Tangent, plane_tangent
+from popqorn.relax.relaxation import Interval, Relaxation
+from popqorn.tape.ops.node import LinearNode, NonlinearNode
+from popqorn.tape.tape import Tape
+
+INFLATION = (1.6,)  # of boxes, up to which inner rows pass by tangents
+LAST_INFLATION = (1.3, 1.6, 2.2)  # the last rows try several
+
+
+@dataclass
+class Joint:
+    """What is known so far of every node, around the middle of the allowed set.
+
+    `off[n]` is a range of `e = delta - J d`, what is not linear in a node's displacement. `prove` has eigenvalues proven; without
+    it they are estimates in single precision, and so are all bounds. `memory` carries what helps from one call to the next.
+    """
+
+    tape: Tape
+    allowed: AllowedSet
+    prove: bool
+    memory: Memory
+    linear: Linearised
+    shift: Tensor
+    off: dict[int, Interval] = field(default_factory=dict)
+    boxes: dict[int, Interval] = field(default_factory=dict)
+    widths: dict[int, Tensor] = field(default_factory=dict)
+    tangents: dict[int, Tangent] = field(default_factory=dict)
+    choices: dict[int, Choice] = field(default_factory=dict)
+
+    @staticmethod
+    def around(tape: Tape, allowed: AllowedSet, *, prove: bool, memory: Memory) -> "Joint":
+        point, radius = allowed.units()
+        radius = radius * (1 + FEW * torch.finfo(radius.dtype).eps)
+        return Joint(tape, allowed, prove, memory, Linearised(Layout.of(tape, allowed), point, radius), point - allowed.center)
+
+    # ---- one node after the other ----------------------------------------------------------------------------------------
+
+    def relaxed(
+        self,
+        index: int,
+        node: NonlinearNode,
+        operands: Sequence[Interval],
+        planes: Relaxation,
+        widen: Callable[[Relaxation], Relaxation],
+        outside: Tensor,
+    ) -> None:
+        """Fit the quadratics of a nonlinear node that moves, and weigh its tangent against its planes.
+
+        `outside` is how far its value may be off because operands that do not move are known to rounding only.
+        """
+        at = tuple(self.linear.values[source] for source in node.sources)
+        ends = [(box.lower.expand_as(point), box.upper.expand_as(point)) for box, point in zip(operands, at, strict=True)]
+        operands = [Interval(*each) for each in ends]
+        tangent = node.tangent(at, *operands)
+        if tangent is None:
+            tangent = plane_tangent(node.evaluate(*at), planes, tuple(operands), at)
+        tangent = replace(tangent, both=replace(tangent.both, slack=tangent.both.slack + outside))
+        self.tangents[index] = tangent
+        self.linear.slopes[index] = tangent.slopes
+        if tangent.below is not None:
+            widths = [self.widths.get(source, torch.zeros_like(value)) for source, value in zip(node.sources, at, strict=True)]
+            off = [self.off[source] for source in node.sources]
+            self.choices[index] = choose(planes, tangent, at, operands, widths, off, widen)
+
+    def stands(self, index: int, value: Tensor, error: Tensor) -> None:
+        """A node that does not move, and how far its exact value may be from the computed one."""
+        self.linear.stands(index, value, error)
+        value, error = self.linear.values[index], self.linear.sizes[index][:, 2]
+        self.boxes[index] = Interval(value, value)
+        self.off[index] = Interval(-error, error)
+
+    def follow(self, index: int, box: Interval) -> None:
+        """What follows for a node from its operands: its columns, its first-order width, the range of what is not linear."""
+        self.boxes[index] = box
+        self.linear.follow(index)
+        reach = self.allowed.reach(self.linear.jacobian[index].unflatten(1, (-1, self.tape.features)))
+        self.widths[index] = reach * (1 + gamma(self.linear.layout.inputs + FEW, reach.dtype)) + self.linear.unsure(index)
+        self.off[index] = self._passed_on(index).intersect(self._beside(index, box))
+
+    def _passed_on(self, index: int) -> Interval:
+        """The range of `e` that the operands' ranges, and the error of the node itself, make."""
+        node, value = self.tape.nodes[index], self.linear.values[index]
+        ranges = [self.off[source] for source in node.sources]
+        if not ranges:
+            zero = torch.zeros_like(value)
+            return Interval(zero, zero)
+        if isinstance(node, LinearNode):
+            found, zero = node.image(*ranges), node.evaluate(*(torch.zeros_like(each.lower) for each in ranges))
+            found = Interval(found.lower - zero, found.upper - zero)
+            size = zero.abs() + node.absolute(*(each.magnitude for each in ranges))[1]
+        else:
+            tangent = self.tangents[index]
+            far = [self._far(source) for source in node.sources]
+            lower = upper = torch.zeros_like(value)
+            for slope, each in zip(tangent.slopes, ranges, strict=True):
+                ends = slope * each.lower, slope * each.upper
+                lower, upper = lower + torch.minimum(*ends), upper + torch.maximum(*ends)
+            found = Interval(lower, upper).widened(tangent.both(*far))
+            size = found.magnitude
+        count = node.width + sum(each.lower.shape[-1] for each in ranges) + FEW
+        return found.widened(4 * gamma(count, value.dtype) * size + self.linear.unsure(index))
+
+    def _beside(self, index: int, box: Interval) -> Interval:
+        """The range of `e` that a box leaves."""
+        value, width = self.linear.values[index], self.widths[index]
+        less = gamma(FEW, value.dtype) * (value.abs() + width + box.magnitude)
+        return Interval(box.lower - value - width, box.upper - value + width).widened(less)
+
+    def _far(self, source: int) -> Tensor:
+        """How far a node may be from its reference value."""
+        value, box = self.linear.values[source], self.boxes[source]
+        return torch.maximum(value - box.lower, box.upper - value).clamp(min=0) * (1 + FEW * torch.finfo(value.dtype).eps)
+
+    # ---- rows ------------------------------------------------------------------------------------------------------------
+
+    def walked_box(
+        self, index: int, relaxations: Mapping[int, Relaxation], known: Mapping[int, Tensor], error: Tensor
+    ) -> Interval:
+        """The box of a node, by rows of the identity and its negative; narrows the range of what is not linear as well."""
+        width, value = self.tape.nodes[index].width, self.linear.values[index]
+        eye = torch.eye(width, dtype=value.dtype, device=value.device)
+        bound, off = self._lower(index, torch.cat([eye, -eye]).unsqueeze(0), relaxations, known, INFLATION)
+        lost = error + gamma(FEW, value.dtype) * value.abs()
+        self.off[index] = self.off[index].intersect(Interval(off[:, :width] - value - lost, value.neg() - off[:, width:] + lost))
+        ranges, reach = self.off[index], self.widths[index]
+        joint = Interval(value + ranges.lower - reach, value + ranges.upper + reach).widened(lost)
+        return Interval(bound[:, :width], -bound[:, width:]).widened(error).intersect(joint)
+
+    def narrowed(self, index: int, box: Interval) -> None:
+        """Take note of a better box."""
+        self.boxes[index] = box
+        self.off[index] = self.off[index].intersect(self._beside(index, box))
+
+    def lower(self, rows: Tensor, relaxations: Mapping[int, Relaxation], known: Mapping[int, Tensor]) -> Tensor:
+        """Lower bounds of rows of the output."""
+        return self._lower(len(self.tape.nodes) - 1, rows, relaxations, known, LAST_INFLATION)[0]
+
+    def _lower(
+        self,
+        index: int,
+        rows: Tensor,
+        relaxations: Mapping[int, Relaxation],
+        known: Mapping[int, Tensor],
+        inflations: Sequence[float],
+    ) -> tuple[Tensor, Tensor]:
+        """Lower bounds of `rows @ node`, and of that less its first-order part `rows @ J d`, over all allowed inputs."""
+        bound, off = self._one_way(index, rows, relaxations, known, None)
+        before = {n: choice for n, choice in self.choices.items() if n <= index}
+        tried: list[Tensor] = []
+        for most in inflations if before else ():
+            curved = torch.stack([choice.inflation <= most for choice in before.values()])
+            if not bool(curved.any()) or any(torch.equal(curved, other) for other in tried):
+                continue
+            tried.append(curved)
+            found = self._one_way(index, rows, relaxations, known, most)
+            bound, off = (torch.fmax(old, new) for old, new in zip((bound, off), found, strict=True))
+        return bound, off
+
+    def _one_way(
+        self,
+        index: int,
+        rows: Tensor,
+        relaxations: Mapping[int, Relaxation],
+        known: Mapping[int, Tensor],
+        most: float | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The same by one choice of planes (alone, if `most` is None) and tangents."""
+        frames, batch = list(self.linear.layout.frames), len(self.shift)
+        passages = {} if most is None else {n: choice.passage(most) for n, choice in self.choices.items() if n <= index}
+        mixed = {n: passage.relaxation for n, passage in passages.items()}
+        form = walk_forms(self.tape, index, rows, {**relaxations, **mixed}, known, self.allowed)
+        terms = [term.expand(batch, rows.shape[1]) for term in form.terms]
+        met = {n: rows_there.expand(batch, -1, -1) for n, rows_there in form.met.items() if n in passages}
+        curved = {n: bent(rows_there, passages[n].below, passages[n].above) for n, rows_there in met.items()}
+        if curved and most is not None:
+            known_of = Known(self.linear, self.allowed, self.tangents, self.off)
+            terms.append(-greatest(known_of, index, curved, self.memory, most, prove=self.prove))
+        if not form.frames:
+            bound = sum_below(terms)
+            return bound, bound
+        least = self.allowed.least({frame: self.allowed.part(frame, part) for frame, part in form.frames.items()})
+        zero = rows.new_zeros(1, rows.shape[1], self.tape.features)
+        whole = torch.stack([form.frames.get(frame, zero).expand(batch, -1, -1) for frame in frames], dim=2)
+        scaled, centered = whole * self.linear.radius[:, frames].unsqueeze(1), whole * self.shift[:, frames].unsqueeze(1)
+        first = rows @ self.linear.jacobian[index].mT if rows.shape[-1] > 1 else rows * self.linear.jacobian[index].mT
+        rest = scaled - first.unflatten(-1, (len(frames), -1))
+        size = (scaled.abs() + centered.abs() + rest.abs()).sum((-1, -2))
+        lost = gamma(rows.shape[-1] + rest.shape[-1] * rest.shape[-2] + FEW, rest.dtype) * size
+        off = sum_below([*terms, centered.sum((-1, -2)), -self.allowed.reach(rest.unsqueeze(-1)).squeeze(-1), -4 * lost])
+        unsure = (rows.abs() @ self.linear.unsure(index).unsqueeze(-1)).squeeze(-1)
+        return sum_below([*terms, least]), off - unsure

@@ -1,0 +1,136 @@
+"""The search with joint bounds: on from where planes came to an end, by estimates, and one proof where these come to theirs.
+
+A proof costs several times what an estimate does, and estimates promise hardly more than is proven. Margins fall ever faster, so
+that one try says roughly, and two say well, where they are gone. Bounds are not monotone in the size: what is proven stands
+on its own, and never below what planes prove.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from popqorn.bounds.joint.greatest import Memory
+from popqorn.bounds.joint.spectrum import Estimate
+from popqorn.found import SearchResult
+from popqorn.progress import Watch
+from popqorn.task import Task
+
+FIRST_GAIN = 1.3  # over planes: where the first estimate is made
+MOST_ESTIMATES = 12
+STEEPER = 2.0  # than the chord from the input: how fast a margin falls where it is gone
+STEP = 1.6  # at most, from one try to the next
+SHRUNK = (1.0, 0.995, 0.985, 0.96, 0.9)  # of a size that estimates promised: where its proof is tried
+
+
+@dataclass(frozen=True)
+class _Bracket:
+    """Per sample: `low` is promised and `high` is not, with the least margins there (NaN: unknown, or not tried)."""
+
+    low: Tensor
+    high: Tensor
+    margin_low: Tensor
+    margin_high: Tensor
+
+    def after(self, index: Tensor, eps: Tensor, margin: Tensor) -> "_Bracket":
+        good = margin > 0
+        up, down = index[good & (eps > self.low[index])], index[~good & (eps < self.high[index])]
+        placed, found = torch.full_like(self.low, torch.nan), torch.full_like(self.low, torch.nan)
+        placed[index], found[index] = eps, margin
+        return _Bracket(
+            self.low.index_copy(0, up, placed[up]),
+            self.high.index_copy(0, down, placed[down]),
+            self.margin_low.index_copy(0, up, found[up]),
+            self.margin_high.index_copy(0, down, found[down]),
+        )
+
+    def root(self, margin: Tensor) -> Tensor:
+        """Where margins are gone: on the chord between both ends, or by the fall from the `margin` at the input to one end."""
+        chord = self.low + (self.high - self.low) * self.margin_low / (self.margin_low - self.margin_high)
+        ends = []
+        for eps, found in ((self.low, self.margin_low), (self.high, self.margin_high)):
+            ends.append((eps + found * eps / (STEEPER * (margin - found))).clamp(eps / STEP, eps * STEP))
+        alone = torch.where(self.high.isfinite() & ~self.margin_high.isnan(), ends[1], ends[0])
+        return torch.where(chord.isfinite(), chord, alone)
+
+
+def tightened(task: Task, plain: SearchResult, tolerance: float, watch: Watch) -> SearchResult:
+    """Search on from what planes prove (`plain`), where they prove anything and do not prove everything."""
+    sought = plain.ended & (plain.eps > 0) & plain.failed.isfinite() & ~plain.open
+    found = plain
+    with watch.stoppable():
+        if watch.stopped or not bool(sought.any()):
+            return found
+        estimates = Estimates(task, [{} for _ in range(len(task))])
+        bracket, tries = _promised(estimates, plain, sought, tolerance, watch)
+        found = replace(found, evaluations=found.evaluations + tries)
+        for share in SHRUNK:
+            index = (sought & (share * bracket.low > found.eps)).nonzero().squeeze(1)
+            if watch.stopped or not len(index):
+                break
+            eps = share * bracket.low[index]
+            proven = task.select(index).prove(eps, estimates.select(index).memory())
+            good = proven.amin(-1) > 0  # false for NaN
+            won = index[good]
+            failed = torch.where(good, bracket.high[index], eps)
+            found = replace(
+                found,
+                eps=found.eps.index_copy(0, won, eps[good]),
+                failed=found.failed.index_copy(0, index, torch.where(failed.isfinite(), failed, found.failed[index])),
+                margins=found.margins.index_copy(0, won, proven[good]),
+                evaluations=found.evaluations.index_add(0, index, torch.ones_like(index)),
+            )
+            sought = sought.index_fill(0, won, False)
+    return found
+
+
+def _promised(
+    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch
+) -> tuple[_Bracket, Tensor]:
+    """The largest sizes that estimates promise, and how many each sample took."""
+    task = estimates.task
+    margin = task.first_order()[0].amin(-1)
+    greatest = task.allowed.greatest
+    unknown = torch.full_like(plain.eps, torch.nan)
+    bracket = _Bracket(plain.eps, torch.full_like(unknown, torch.inf), unknown, unknown)
+    tries = torch.zeros_like(plain.evaluations)
+    eps = torch.minimum(FIRST_GAIN * plain.eps, greatest)
+    for _ in range(MOST_ESTIMATES):
+        index = sought.nonzero().squeeze(1)
+        if watch.stopped or not len(index):
+            break
+        bracket = bracket.after(index, eps[index], estimates.select(index).margins(eps[index]).amin(-1))
+        tries = tries.index_add(0, index, torch.ones_like(index))
+        root = bracket.root(margin)
+        # just below the root, so that one more success ends the search; above it, if that was tried
+        eps = torch.where(bracket.low < root * (1 - tolerance / 2), root * (1 - tolerance / 4), root * (1 + tolerance / 2))
+        closed = (bracket.high <= bracket.low * (1 + tolerance)) | (bracket.low >= greatest)
+        known = ~bracket.margin_low.isnan() & bracket.high.isfinite()
+        sought = sought & ~closed & ~(known & (root <= bracket.low * (1 + tolerance / 2)))
+        eps = torch.minimum(torch.minimum(eps, greatest), bracket.low + 0.9 * (bracket.high - bracket.low))
+        eps = torch.where(eps > bracket.low, eps, (bracket.low + torch.minimum(bracket.high, STEP * bracket.low)) / 2)
+    return bracket, tries
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A task whose margins are estimated; each sample remembers what helps the next time."""
+
+    task: Task
+    memories: list[Memory]
+
+    def select(self, index: Tensor) -> "Estimates":
+        return Estimates(self.task.select(index), [self.memories[number] for number in index.tolist()])
+
+    def memory(self) -> Memory:
+        """What all samples remember."""
+        shared = set.intersection(*(set(memory) for memory in self.memories))
+        return {key: Estimate.joined([own[key] for own in self.memories]) for key in shared}
+
+    def margins(self, eps: Tensor) -> Tensor:
+        """What a proof will probably say."""
+        memory = self.memory()
+        found = self.task.estimate(eps, memory)
+        for number, own in enumerate(self.memories):
+            own.update({key: estimate.select(number) for key, estimate in memory.items()})
+        return found
