@@ -32,12 +32,12 @@ def greatest(known: Known, index: int, form: Form, memory: Memory, way: float, *
     count = layout.columns(max(layout.stages[node] for node in priced))
     key = index, count, way
     guess = memory[key] = estimate(linear, known.allowed, priced, memory.get(key), torch.float32)
-    value = MARGIN * guess.value
+    value, weights = (each.to(cost) for each in (MARGIN * guess.value, guess.weights))
     if prove:
         stages = stages_of(linear, index, frozenset(priced))
         # rows without any form to speak of are tried, too
-        value = _proven(stages, priced, torch.maximum(value, 1e-9 * value.amax(-1, keepdim=True)), guess.weights)
-    spread = known.allowed.spread(guess.weights.unflatten(-1, (-1, layout.tape.features)))
+        value = _proven(stages, priced, torch.maximum(value, 1e-9 * value.amax(-1, keepdim=True)), weights)
+    spread = known.allowed.spread(weights.unflatten(-1, (-1, layout.tape.features)))
     sources = {node: layout.tape.nodes[node].sources for node in priced}
     unsure = {node: [linear.unsure(source) for source in own] for node, own in sources.items()}
     far = {node: [linear.size(source) + known.off[source].magnitude for source in own] for node, own in sources.items()}

@@ -188,6 +188,6 @@ def _pull(back: _Backward, linear: Linearised, node: Node, rows: Tensor) -> None
     elif isinstance(node, Scale):
         back.send(node.sources[0], rows * node.factor.to(rows.dtype))
     elif node.sources:
-        _, parts = pull_back(node, rows.double(), [nodes[source].width for source in node.sources])
+        _, parts = pull_back(node, rows.to(linear.radius), [nodes[source].width for source in node.sources])
         for source, part in zip(node.sources, parts, strict=True):
             back.send(source, part.to(rows.dtype))
