@@ -48,6 +48,17 @@ def test_minimum_area_lines_equal_auto_lirpa_on_vanilla_networks(reference: Path
 
 
 @pytest.mark.usefixtures("data")
+def test_tight_bounds_pass_optimised_programs_and_planes_by_a_quarter(reference: Path) -> None:
+    """On one small network; the others take longer (`benchmarks/tightness.py`)."""
+    rows = [row for row in public.rows("optimised") if row.model == "rnn_04f_032h"]
+    hardest = {row.index: max((other for other in rows if other.index == row.index), key=lambda other: other.eps) for row in rows}
+    assert len(hardest) == 5
+    assert all(proven(list(hardest.values()), 1.0, "tight"))
+    plain = [row for row in public.rows("plain", ("auto_LiRPA",)) if row.model == "rnn_04f_032h" and row.norm == 2]
+    assert all(proven(plain, 1.25, "tight"))  # whose radii are those of planes
+
+
+@pytest.mark.usefixtures("data")
 def test_radii_stay_below_every_attack(reference: Path) -> None:
     rows = [row for row in public.rows("upper") if row.index < 6]
     assert not any(proven(rows, 1.0))

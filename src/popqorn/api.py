@@ -51,7 +51,7 @@ def certify(
       short forms: `norm=2` is `region=Ball(2)`.
     - `spec`: what must hold: `popqorn.Decision` (the default), `Tolerance`, `Property`; `labels` and `targets` are short forms of
       a `Decision`.
-    - `method`: `"planes"` (the tightest), the paper's `"lines"` and `"constants"`, or `"interval"`.
+    - `method`: `"planes"`; `"tight"` (larger radii for much more time); the paper's `"lines"` and `"constants"`; `"interval"`.
     - `tolerance`: relative width to which the radius is searched.
     - `per_target`: also find the radius of every margin alone (`Certificate.target_radius`); `per_step`: of every step's decision
       alone, for outputs `[batch, steps, classes]` (`Certificate.step_radius`).
