@@ -19,7 +19,7 @@ from popqorn.relax.gates import GateKind
 from popqorn.relax.methods import METHODS
 from popqorn.relax.relaxation import Interval
 from popqorn.tape.ops.linear import Affine, Concat, Convolution, Gather, Scale, Slice, Sum, Total
-from popqorn.tape.ops.node import LinearNode, NonlinearNode
+from popqorn.tape.ops.node import LinearNode, NonlinearNode, pull_back
 from popqorn.tape.ops.nonlinear import Gate, Maximum, Product, Unary
 from popqorn.tape.tape import Tape, TapeWriter
 from random_tapes import BUILT, EXACTLY, FEATURES, FRAMES, OUTPUTS, Steps, exact_values, random_tape, steps
@@ -340,16 +340,32 @@ def test_what_cancels_proves_nothing_false(way: str, behind: activations.Activat
 
 
 @each_dtype
-def test_a_large_entry_of_an_image_does_not_blur_what_is_far_from_it(dtype: torch.dtype) -> None:
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize("switched_on", [True, False], ids=["mkldnn", "no mkldnn"])
+def test_a_large_entry_of_an_image_does_not_blur_what_is_far_from_it(switched_on: bool, dtype: torch.dtype) -> None:
     """Fast convolutions (Winograd, Fourier) would: they are exact beside the largest entry only. The batch is large enough."""
-    kernel, image = normal(4, 3, 3, 3), normal(17, 3, 12, 12)
+    kernel, image = normal(4, 3, 3, 3).to(dtype), normal(17, 3, 12, 12).to(dtype)
     image[:, :, 0, 0] = 2.0**60
     where: dict[str, Any] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-    node = Convolution((0,), (3, 12, 12), kernel.to(dtype), None, **where)
-    found = node.evaluate(image.to(dtype).flatten(1)).unflatten(1, (4, 12, 12))
-    expected = nn.functional.conv2d(image.to(dtype).double(), kernel.to(dtype).double(), padding=1)
-    room = 200 * torch.finfo(dtype).eps * nn.functional.conv2d(image.abs(), kernel.abs(), padding=1)
-    assert ((found.double() - expected).abs() <= room).all()
+    node = Convolution((0,), (3, 12, 12), kernel, None, **where)
+    rows = normal(17, 1, 4, 12, 12).to(dtype)
+    rows[..., 0, 0] = 2.0**60
+    with torch.backends.mkldnn.flags(enabled=switched_on):
+        found = node.evaluate(image.flatten(1))
+        back = pull_back(node, rows.flatten(2), [3 * 12 * 12])[1][0]
+    exact = [each.double() for each in (image, rows[:, 0], kernel)]
+    for way, value, weight in (("conv2d", found, exact[0]), ("conv_transpose2d", back[:, 0], exact[1])):
+        convolved = getattr(nn.functional, way)
+        room = 200 * torch.finfo(dtype).eps * convolved(weight.abs(), exact[2].abs(), padding=1)
+        assert ((value.double() - convolved(weight, exact[2], padding=1).flatten(1)).abs() <= room.flatten(1)).all()
+
+
+@each_linear
+def test_windows_are_written_out_a_few_at_a_time(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    operands = [normal(BATCH, width) for width in case.widths]
+    expected = case.node.evaluate(*operands)
+    monkeypatch.setattr("popqorn.tape.ops.sums.MOST_COLUMNS", 100)
+    assert torch.equal(case.node.evaluate(*operands), expected)
 
 
 def test_rounding_of_every_kind_is_seen_by_the_exact_values() -> None:

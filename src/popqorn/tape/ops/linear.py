@@ -11,6 +11,7 @@ from torch import Tensor
 
 from popqorn.relax.relaxation import Interval
 from popqorn.tape.ops.node import Choice, LinearNode, weighed, weighted
+from popqorn.tape.ops.sums import convolved, convolved_transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,5 +217,9 @@ class Convolution(LinearNode):
 
     def _convolved(self, operand: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         shaped = operand.unflatten(-1, self.shape)
-        where = (self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups)
-        return torch.convolution(shaped, weight, bias, *where).flatten(1)
+        where = self.stride, self.padding, self.dilation, self.groups
+        if self.transposed:
+            found = convolved_transposed(shaped, weight, *where, self.output_padding)
+        else:
+            found = convolved(shaped, weight, *where)
+        return found.flatten(1) if bias is None else (found.flatten(2) + bias.unsqueeze(-1)).flatten(1)
