@@ -332,13 +332,33 @@ def test_parametrised_weights_are_read() -> None:
     assert set(popqorn.verify(plain, GOOD, 0.0).status) <= {popqorn.Status.CERTIFIED, popqorn.Status.DIFFERS}
 
 
-def test_float32_must_be_float32() -> None:
-    torch.set_float32_matmul_precision("medium")
+def _lowered(place: Any, precision: str) -> Callable[[], None]:
+    return lambda: setattr(place, "fp32_precision", precision)
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_float32_matmul_precision("high"),
+        _lowered(torch.backends, "tf32"),
+        _lowered(torch.backends.mkldnn.matmul, "bf16"),
+        _lowered(torch.backends.cuda.matmul, "tf32"),
+    ],
+    ids=["medium", "high", "everywhere", "mkldnn", "cuda"],
+)
+def test_float32_must_be_float32(lower: Callable[[], None]) -> None:
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    assert len(popqorn.certify(model(), GOOD, dtype=torch.float32).radius)
+    lower()
     try:
-        with pytest.raises(ValueError, match="set_float32_matmul_precision"):
+        with pytest.raises(ValueError, match=r"dtype is float32, .*set_float32_matmul_precision"):
             popqorn.certify(model(), GOOD, dtype=torch.float32)
     finally:
+        torch.backends.fp32_precision = "none"
         torch.set_float32_matmul_precision("highest")
+    assert len(popqorn.certify(model(), GOOD, dtype=torch.float32).radius)
 
 
 def test_norms_have_names() -> None:

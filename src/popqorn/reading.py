@@ -36,12 +36,25 @@ def read_dtype(dtype: object) -> torch.dtype:
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype is {dtype}; pass torch.float64 (the default) or torch.float32")
     assert isinstance(dtype, torch.dtype)
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+    less = _precisions_below_float32() if dtype == torch.float32 else {}
+    if less:
+        name, precision = next(iter(less.items()))
         raise ValueError(
-            f"dtype is float32, but torch multiplies matrices with {torch.get_float32_matmul_precision()!r} precision, which "
-            "proves nothing; call torch.set_float32_matmul_precision('highest')"
+            f"dtype is float32, but torch multiplies matrices with {precision!r} precision ({name}), which proves nothing; "
+            "call torch.set_float32_matmul_precision('highest')"
         )
     return dtype
+
+
+def _precisions_below_float32() -> dict[str, str]:
+    """What torch may multiply float32 matrices with instead, by the names of the switches."""
+    names = ("cuda", "mkldnn")
+    found = {name: getattr(getattr(getattr(torch.backends, name), "matmul", None), "fp32_precision", None) for name in names}
+    if None in found.values():  # before torch 2.9; since, asking so is an error where the two differ
+        precision = torch.get_float32_matmul_precision()
+        return {} if precision == "highest" else {"torch.get_float32_matmul_precision()": precision}
+    switches = {f"torch.backends.{name}.matmul.fp32_precision": str(each) for name, each in found.items()}
+    return {name: precision for name, precision in switches.items() if precision not in ("none", "ieee")}
 
 
 def read_norm(norm: Any) -> float:
