@@ -197,7 +197,7 @@ class _Interpreter:
         state = {**self.program.state_dict, **self.program.constants}
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         given: dict[str, Any] = {key: _double(state[name]) for key, name in weights.items()}
-        given |= {key: state[name].cpu() for key, name in signature.inputs_to_lifted_tensor_constants.items()}
+        given |= {key: _double(state[name]) for key, name in signature.inputs_to_lifted_tensor_constants.items()}
         for name in signature.user_inputs:
             given[str(name)] = inputs
         result = _user_output(self.program)
@@ -221,7 +221,7 @@ class _Interpreter:
                 values[node] = given.get(node.name, given.get(str(node.target)))
             elif node.op == "get_attr":
                 found = operator.attrgetter(node.target)(module)
-                values[node] = found.detach().cpu() if isinstance(found, Tensor) else found
+                values[node] = _double(found) if isinstance(found, Tensor) else found
             elif node.op == "call_function":
                 values[node] = self._call(node, values)
         return values

@@ -21,7 +21,7 @@ ABSENT = -1  # in windows: beyond the edge
 def divide(sheet: SymbolWriter, x: Value, y: Value) -> Value:
     """`x / y`; over boxes of `y` that hold zero nothing is known."""
     if isinstance(y, Tensor):
-        return x / y if isinstance(x, Tensor) else sheet.scale(x, 1 / y.to(sheet.writer.dtype))
+        return x / y if isinstance(x, Tensor) else sheet.scale(x, 1 / y.double())
     inverse = sheet.negate(sheet.unary(y, NEGATED_RECIPROCAL))
     return sheet.multiply(x, inverse)
 
@@ -139,10 +139,9 @@ def batch_norm(
 
     The two shifts in one would be less work, but what they leave where they cancel would be known less well than it looks.
     """
-    dtype = sheet.writer.dtype
-    factor = (variance.to(dtype) + eps).rsqrt()
-    factor = factor if weight is None else factor * weight.to(dtype)
-    return per_channel(sheet, per_channel(sheet, x, None, -mean.to(dtype)), factor, None if bias is None else bias.to(dtype))
+    factor = (variance.double() + eps).rsqrt()
+    factor = factor if weight is None else factor * weight.double()
+    return per_channel(sheet, per_channel(sheet, x, None, -mean), factor, bias)
 
 
 def per_channel(sheet: SymbolWriter, x: Symbol, factor: Tensor | None, shift: Tensor | None) -> Symbol:

@@ -197,4 +197,4 @@ def _to(sheet: SymbolWriter, x: Value, *arguments: Any, **options: Any) -> Value
     for given in (*arguments, *options.values()):
         if isinstance(given, torch.dtype) and not given.is_floating_point:
             raise LookupError(f"a cast to {given} of something that depends on the inputs: its result jumps")
-    return x.to(sheet.writer.dtype) if isinstance(x, Tensor) else x
+    return x.double() if isinstance(x, Tensor) else x

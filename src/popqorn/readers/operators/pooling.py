@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from popqorn.readers import layers
-from popqorn.readers.operators.table import NO_INDEX, RULES, Rule, rule
+from popqorn.readers.operators.table import NO_INDEX, RULES, Rule, as_tensor, rule
 from popqorn.readers.symbols import Symbol, SymbolWriter
 
 
@@ -64,7 +64,7 @@ for _axis_count in (1, 2, 3):
 
 @rule("constant_pad_nd")
 def pad_with(sheet: SymbolWriter, x: Symbol, pad: Sequence[int], value: float = 0.0) -> Symbol:
-    edge = int(sheet.symbol(torch.tensor([float(value)])).entries)
+    edge = int(sheet.symbol(as_tensor(value)).entries)
     return x.moved(lambda entries: torch.nn.functional.pad(entries, list(pad), value=edge))
 
 
@@ -85,5 +85,5 @@ for _axis_count in (1, 2):
 def masked_fill(sheet: SymbolWriter, x: Symbol, mask: Any, value: Any) -> Symbol:
     if isinstance(mask, Symbol):
         raise LookupError("masked_fill with a mask that depends on the inputs")
-    filler = sheet.symbol(torch.as_tensor(float(value)).reshape(1)).entries if not isinstance(value, Symbol) else value.entries
+    filler = sheet.symbol(as_tensor(value)).entries
     return x.moved(lambda entries: torch.where(mask, filler.reshape(()), entries))

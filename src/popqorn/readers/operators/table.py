@@ -191,6 +191,7 @@ def apply(sheet: SymbolWriter, name: str, function: Callable[..., Any], argument
         raise LookupError(f"{function} of the place of a maximum: it jumps")
     if not any(isinstance(leaf, Symbol) for leaf in leaves):
         return _known(function, arguments, options)
+    arguments, options = _in_double(arguments, options)
     if name in MOVES:
         return _moved(name, function, arguments, options)
     if name in JOINS:
@@ -219,18 +220,25 @@ def _activation(name: str, arguments: Sequence[Any], options: dict[str, Any]) ->
 
 
 def _known(function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
-    """What is known, in the precision in which the model has its constants; in double precision where weights take part."""
-    leaves = [leaf for leaf in _leaves([*arguments, *options.values()]) if isinstance(leaf, Tensor)]
-    if any(leaf.dtype == torch.float64 for leaf in leaves) and any(leaf.dtype != torch.float64 for leaf in leaves):
-        arguments, options = (
-            _each_leaf(tuple(arguments), _double),
-            {key: _each_leaf(each, _double) for key, each in options.items()},
-        )
+    """What is known: in double precision where weights or constants take part, whatever it is cast to.
+
+    What a model makes of neither (positions, the weights of an interpolation) is computed as the model does it: a place that
+    follows from it must be the model's.
+    """
+    if any(isinstance(leaf, Tensor) and leaf.dtype == torch.float64 for leaf in _leaves([*arguments, *options.values()])):
+        arguments, options = _in_double(arguments, options, casts=True)
     return function(*arguments, **_anywhere(options))
 
 
-def _double(leaf: Any) -> Any:
-    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+def _in_double(arguments: Sequence[Any], options: dict[str, Any], *, casts: bool = False) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Arguments of an operator with all known numbers in double precision; `casts` to other precisions become casts to it."""
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            return leaf.double()
+        return torch.float64 if casts and isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
+
+    return _each_leaf(tuple(arguments), change), {key: _each_leaf(each, change) for key, each in options.items()}
 
 
 def _anywhere(options: dict[str, Any]) -> dict[str, Any]:
