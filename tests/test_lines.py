@@ -13,8 +13,9 @@ from torch import Tensor
 
 from boxes import boxes, points
 from exact_functions import EXACT, Exact, power
+from popqorn.readers.operators.table import ACTIVATIONS as TORCHS
 from popqorn.relax import activations
-from popqorn.relax.activations import Activation, Sigmoidal, Smooth
+from popqorn.relax.activations import Activation, PiecewiseLinear, Sigmoidal, Smooth
 from popqorn.relax.lines import certified_minimum, image, lines
 from popqorn.relax.maximum import maximum_planes
 from popqorn.relax.relaxation import Interval, Linear
@@ -359,3 +360,31 @@ def test_a_wide_concave_box_has_lines_though_its_greatest_slope_overflows() -> N
     for line in (found.lower, found.upper):
         assert line.slopes[0].isfinite().all()
         assert line.offset.isfinite().all()
+
+
+ROUNDED_KINKS = {
+    "softshrink": (TORCHS["softshrink"](0.1), lambda x: max(x - mpmath.mpf(0.1), 0) + min(x + mpmath.mpf(0.1), 0)),
+    "hardtanh": (activations.hardtanh(-0.3, 0.1), lambda x: min(max(x, mpmath.mpf(-0.3)), mpmath.mpf(0.1))),
+    "taught": (
+        Activation("bent", lambda x: x + 2 * torch.relu(x - 0.1), PiecewiseLinear((0.1,))),
+        lambda x: x + 2 * max(x - mpmath.mpf(0.1), 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED_KINKS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_a_kink_that_is_no_number_of_the_dtype_stays_where_it_is(name: str, dtype: torch.dtype) -> None:
+    activation, exact = ROUNDED_KINKS[name]
+    kink = torch.tensor(0.1, dtype=dtype)
+    near = [float(kink), *(float(torch.nextafter(kink, kink + way)) for way in (-1, 1)), -0.3, -0.1, 0.05, 0.2]
+    for low, high in itertools.product(near, near):
+        if low > high:
+            continue
+        box = Interval(torch.tensor([low], dtype=dtype), torch.tensor([high], dtype=dtype))
+        relaxation, values = lines(activation, box), image(activation, box)
+        ends = [mpmath.mpf(float(end)) for end in (box.lower, box.upper)]
+        inside = [point for point in (mpmath.mpf(-0.3), mpmath.mpf(-0.1), mpmath.mpf(0.1)) if ends[0] <= point <= ends[1]]
+        for x in (*ends, *inside):
+            lower, upper = (float(line.slopes[0]) * x + float(line.offset) for line in (relaxation.lower, relaxation.upper))
+            assert max(lower, float(values.lower)) <= exact(x) <= min(upper, float(values.upper))

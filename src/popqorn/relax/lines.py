@@ -157,18 +157,33 @@ def _corners(shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> Tensor:
     return torch.stack([lower, *inner, upper], dim=-1)
 
 
+def _precision(shape: PiecewiseLinear, dtype: torch.dtype) -> torch.dtype:
+    """In which to look at the corners: double where a kink is no number of `dtype`, as the function would be another one."""
+    exact = torch.tensor(shape.kinks, dtype=torch.float64)
+    return dtype if dtype == torch.float64 or torch.equal(exact.to(dtype).double(), exact) else torch.float64
+
+
+def _rounded_down(value: Tensor, dtype: torch.dtype) -> Tensor:
+    if value.dtype == dtype:
+        return value
+    return value.to(dtype) - rounding(value.to(dtype))
+
+
 def _piecewise_lower(function: Function, shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = lower.dtype
+    lower, upper = (end.to(_precision(shape, dtype)) for end in (lower, upper))
     points = _corners(shape, lower, upper)
     values = function(points)
-    slope = _hull_slope(points, values, (lower + upper) / 2)
-    tilted = values - slope.unsqueeze(-1) * points
+    slope = _hull_slope(points, values, (lower + upper) / 2).to(dtype)
+    tilted = values - slope.to(points.dtype).unsqueeze(-1) * points
     error = rounding(values.abs().amax(-1), (slope.unsqueeze(-1) * points).abs().amax(-1))
-    return slope, tilted.amin(-1) - error
+    return slope, _rounded_down(tilted.amin(-1) - error, dtype)
 
 
 def _piecewise_minimum(function: Function, shape: PiecewiseLinear, lower: Tensor, upper: Tensor) -> Tensor:
-    value = function(_corners(shape, lower, upper)).amin(-1)
-    return value - rounding(value)
+    dtype = lower.dtype
+    value = function(_corners(shape, *(end.to(_precision(shape, dtype)) for end in (lower, upper)))).amin(-1)
+    return _rounded_down(value - rounding(value), dtype)
 
 
 def _hull_slope(points: Tensor, values: Tensor, middle: Tensor) -> Tensor:
