@@ -52,6 +52,8 @@ def log_sum_exp(sheet: SymbolWriter, x: Symbol, axes: Sequence[int], keep: bool)
     kept = [axis for axis in range(x.entries.dim()) if axis not in axes]
     rows = x.entries.permute(*kept, *axes).reshape(-1, math.prod(x.shape[axis] for axis in axes))
     shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)] if keep else [x.shape[axis] for axis in kept]
+    if rows.shape[1] == 1:
+        return Symbol(rows.reshape(shape))
     found = []
     for row in rows:
         rest = sheet.total(_symbol(sheet.unary(_differences(sheet, row, [0]), EXP)), [-1])

@@ -187,7 +187,8 @@ def _reduction(found: Callable[[SymbolWriter, Symbol, list[int], bool], Value]) 
     def read(sheet: SymbolWriter, node: Operation, x: Symbol, axes: Any = None) -> Value:
         given = node.get("axes") if axes is None else known(axes, f"axes of {node.kind}").tolist()
         if not given and node.get("noop_with_empty_axes", 0):
-            return x
+            # no axis is reduced, but what a reduction does to every entry is done: over a new axis, each entry is on its own
+            return found(sheet, x.moved(lambda entries: entries.unsqueeze(-1)), [len(x.shape)], False)
         return found(sheet, x, list(given or range(len(x.shape))), bool(node.get("keepdims", 1)))
 
     return read
