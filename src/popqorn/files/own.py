@@ -90,7 +90,7 @@ def _blank(metadata: dict[str, str], shapes: dict[str, tuple[int, ...]], path: P
         if version != FORMAT:
             raise ValueError(f"it is of format {version}, this version of popqorn reads {FORMAT}; write it again")
         with torch.device("meta"):
-            rnn = _rebuilt_rnn(about["rnn"])
+            rnn = _rebuilt_rnn(about["rnn"], sum(name.startswith("rnn.weight_ih_l") for name in shapes))
             names = ("initial_hidden", "initial_cell")
             states = tuple(torch.empty(shapes[name]) for name in names if name in shapes)
             initial = None if not states else states[0] if len(states) == 1 else (states[0], states[1])
@@ -115,12 +115,15 @@ def _described_rnn(rnn: nn.RNNBase) -> dict[str, Any]:
     return {"kind": kind, **about, **({"nonlinearity": rnn.nonlinearity} if isinstance(rnn, nn.RNN) else {})}
 
 
-def _rebuilt_rnn(about: dict[str, Any]) -> nn.RNNBase:
+def _rebuilt_rnn(about: dict[str, Any], stored: int) -> nn.RNNBase:
+    """The layers, of which the weights of `stored` (of either direction) are there: building takes time for every one of them."""
     kinds = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
     options = {name: about[name] for name in _RNN}
     for name in ("input_size", "hidden_size", "num_layers"):
         if not isinstance(options[name], int) or not 0 < options[name] < 10**6:
             raise ValueError(f"{name} is {options[name]!r}")
+    if options["num_layers"] * (2 if options["bidirectional"] else 1) != stored:
+        raise ValueError(f"num_layers is {options['num_layers']}, but it holds the weights of {stored}")
     if about["kind"] != "LSTM":
         options.pop("proj_size")
     more = {"nonlinearity": about["nonlinearity"]} if about["kind"] == "RNN" else {}

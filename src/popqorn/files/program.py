@@ -25,6 +25,12 @@ FUNCTIONS = frozenset(
     "Symbol Integer Rational Add Mul Pow Max Min FloorDiv CleanDiv Mod PythonMod Eq Ne Le Lt Ge Gt And Or Not".split()  # noqa: SIM905
 )
 SYMBOL = re.compile(r"^[a-z]{1,4}\d*$")
+HARMLESS = (
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.unaryop, ast.cmpop, ast.keyword, ast.Load),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow),  # to sympy, ^ is a power as well
+)
+MOST_TEXT = 2_000  # characters of a formula
+MOST_POWER = 64  # that all exponents of a formula multiply to
 
 
 def load_program(path: Path) -> nn.Module:
@@ -40,7 +46,11 @@ def load_program(path: Path) -> nn.Module:
         ) from error
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem and not _is_operator(node.target):
-            raise ValueError(f"path: {str(path)!r} calls {node.target}, which is no operator of torch")
+            # arithmetic of open sizes, as others are refused by torch: numbers could grow without end
+            raise ValueError(
+                f"path: {str(path)!r} calls {node.target}, which is no operator of torch; export it for one sample, without "
+                "dynamic_shapes, so that no size is left to be computed"
+            )
     _check_inputs(program, path)
     _check_mode(program, path)
     module = program.module()
@@ -118,16 +128,43 @@ def _check_description(name: str, value: Any) -> None:
 
 
 def _check_expression(name: str, text: str) -> None:
-    """Sizes that are left open are formulas in sympy, which evaluates them: nothing but arithmetic of symbols may be in them."""
-    harmless = (
-        ast.Expression | ast.BinOp | ast.UnaryOp | ast.Compare | ast.operator | ast.unaryop | ast.cmpop | ast.keyword | ast.Load
-    )
+    """Sizes that are left open are formulas in sympy, which evaluates them: nothing but short arithmetic of symbols may be in
+    them, and no number that grows beyond what is written.
+    """
+    refusal = ValueError(f"{name} holds the expression {text[:40]!r}")
+    if len(text) > MOST_TEXT:
+        raise refusal
+    power = 1
+    texts: set[ast.AST] = set()  # names of symbols: elsewhere, a text times a number would be a long text
     for part in ast.walk(ast.parse(text, mode="eval")):
         called = isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in FUNCTIONS
         named = isinstance(part, ast.Name) and (part.id in FUNCTIONS or part.id in ("oo", "int_oo") or SYMBOL.match(part.id))
-        constant = isinstance(part, ast.Constant) and (not isinstance(part.value, str) or SYMBOL.match(part.value))
-        if not (isinstance(part, harmless) or called or named or constant):
-            raise ValueError(f"{name} holds the expression {text[:40]!r}")
+        number = isinstance(part, ast.Constant) and isinstance(part.value, int | float)
+        if not (isinstance(part, HARMLESS) or called or named or number or part in texts):
+            raise refusal
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "Symbol":
+            texts.update(each for each in part.args if isinstance(each, ast.Constant) and SYMBOL.match(str(each.value)))
+        if (exponent := _exponent(part)) is not None:
+            power *= max(1, exponent)
+            if power > MOST_POWER:
+                raise refusal
+
+
+def _exponent(part: ast.AST) -> int | None:
+    """The size of the exponent of a power, beyond all bounds if it is no number that is written out; None for what is none."""
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow):
+        exponent: ast.AST = part.right
+    elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "Pow":
+        if len(part.args) != 2 or part.keywords:
+            return MOST_POWER + 1
+        exponent = part.args[1]
+    else:
+        return None
+    while isinstance(exponent, ast.UnaryOp | ast.Call):  # -2, Integer(2)
+        if isinstance(exponent, ast.Call) and (len(exponent.args) != 1 or ast.unparse(exponent.func) != "Integer"):
+            break
+        exponent = exponent.operand if isinstance(exponent, ast.UnaryOp) else exponent.args[0]
+    return abs(exponent.value) if isinstance(exponent, ast.Constant) and isinstance(exponent.value, int) else MOST_POWER + 1
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
