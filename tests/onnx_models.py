@@ -149,16 +149,6 @@ COMPUTING: dict[str, Case] = {
     **{f"{kind} of version 11": _reduced(kind, 11) for kind in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")},
     **{kind: _reduced(kind, 18) for kind in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL1")},
     **{kind: _reduced(kind, 18, shift=True) for kind in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")},
-    **{
-        f"{kind} of no axis": Case(
-            f"a = Abs(x) b = Sub(a, one) y = {kind} <noop_with_empty_axes: int = 1> (b)", weights={"one": far}, opset=18
-        )
-        for kind, far in (
-            *((kind, np.ones((), np.float32)) for kind in ("ReduceSum", "ReduceMax", "ReduceSumSquare", "ReduceL1", "ReduceL2")),
-            *((kind, np.full((), -1, np.float32)) for kind in ("ReduceLogSum", "ReduceLogSumExp")),
-        )
-    },
-    "ReduceLogSumExp of one entry": Case("y = ReduceLogSumExp(x, axes)", ("N", 2, 1), {"axes": ints(-1)}, opset=18),
     "Dropout and Cast": Case("a, m = Dropout(x) y = Cast <to: int = 1> (a)"),
     "a mask of -inf": Case(
         "a = Add(x, mask) y = Softmax(a)", weights={"mask": np.array([0, -np.inf, 0], np.float32)}, dims=("N", 2, 3)

@@ -76,3 +76,12 @@ def test_samples_that_are_joined_behind_each_other_are_apart(tmp_path: Path) -> 
     case = Case("y = Reshape(x, s)", ("batch", 4, 3), {"s": torch.tensor([-1, 3]).numpy()})
     network = read_onnx(saved(tmp_path, case))
     assert network(torch.randn(2, 4, 3)).shape == (2, 4, 3)
+
+
+@pytest.mark.parametrize("over_the_batch", [False, True])
+def test_a_softmax_is_left_off_over_the_classes_only(over_the_batch: bool, tmp_path: Path) -> None:
+    turned = "a = Transpose <perm: ints = [1, 0]> (t)" if over_the_batch else "a = Identity(t)"
+    case = Case(f"t = MatMul(x, w) {turned} y = Softmax(a)", ("N", 3), {"w": (3, 4)})
+    network = read_onnx(saved(tmp_path, case), check=False)
+    (group,) = network.sequences(torch.randn(2, 3), None, torch.float64)
+    assert network.reading(group, decides=True).left_off == (None if over_the_batch else "softmax")

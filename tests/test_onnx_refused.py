@@ -122,6 +122,14 @@ def test_what_is_read_otherwise_than_it_runs_is_refused(tmp_path: Path, monkeypa
         read_onnx(saved(tmp_path, Case("y = Tanh(x)")))
 
 
+def test_values_that_add_up_to_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, MLP)
+    read_onnx(path)
+    monkeypatch.setattr("popqorn.readers.onnx.graph.MOST_TOTAL", -10_000)
+    with pytest.raises(TypeError, match=r"values of more than .* numbers"):
+        read_onnx(path)
+
+
 @pytest.mark.parametrize("module", ["onnx", "onnxruntime"])
 def test_missing_extra_is_named(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, MLP)

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import popqorn
+from popqorn.readers.exported import ModuleNetwork
 
 
 class Sharp(nn.Module):
@@ -47,3 +48,16 @@ def test_margins_are_numbers_also_where_nothing_is_known(eps: float) -> None:
     found = popqorn.verify(Encoder(), torch.randn(2, 3, 4), eps)
     assert not found.margins.isnan().any()
     assert not found.certified.any()
+
+
+def test_a_softmax_of_the_one_number_of_one_sample_is_kept() -> None:
+    """Its axis is the batch: it is 1, whatever the number is."""
+
+    class Whole(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x.sum().reshape(1), dim=-1)
+
+    inputs = torch.randn(1, 3)
+    network = ModuleNetwork(torch.export.export(Whole(), (inputs,)).module())
+    (group,) = network.sequences(inputs, None, torch.float64)
+    assert network.reading(group, decides=True).left_off is None
