@@ -115,6 +115,16 @@ class Shrinks(Small):
         return self.fc(F.hardshrink(x.mean(1)))
 
 
+class AddsAtPlaces(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.scatter(x[:, 0], 1, torch.zeros(1, FEATURES, dtype=torch.long), x[:, 1], reduce="add"))
+
+
+class ReadsBits(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.mean(1).view(torch.int64).double())
+
+
 @dataclass(frozen=True)
 class Operator:
     """A module, and what its refusal says beside the line it stands in."""
@@ -140,6 +150,8 @@ OPERATORS = {
         BatchStatistics,
         r"batch_norm by the statistics of the batch; let it track running statistics \(track_running_stats=True\)",
     ),
+    "scatter that adds": Operator(AddsAtPlaces, r"aten\.scatter\.reduce with reduce='add'; .*"),
+    "bits": Operator(ReadsBits, r"aten\.view\.dtype of the bits .* jumps"),
     "decomposed": Operator(Shrinks, r"the operator aten\.hardshrink\.default"),
 }
 

@@ -255,6 +255,8 @@ def _moved(name: str, function: Callable[..., Any], arguments: Sequence[Any], op
         raise LookupError(f"{function} at places that depend on the inputs")
     if name in ("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "positive"):
         return operand
+    if any(isinstance(leaf, torch.dtype) for leaf in rest):
+        raise LookupError(f"{function} of the bits of something that depends on the inputs: its result jumps")
     # the numbers may lie in memory otherwise than the entries they stand for do
     return _symbols(function(operand.entries.contiguous(), *rest, **options))
 
@@ -277,6 +279,8 @@ def _chosen(
         raise LookupError(f"{function} at places that depend on the inputs")
     if options.get("accumulate") or (name == "index_put" and True in arguments[3:]):
         raise LookupError(f"{function} with accumulate=True")
+    if "reduce" in options:
+        raise LookupError(f"{function} with reduce={options['reduce']!r}; add or multiply by tensors that are scattered first")
     return _symbols(function(*found, **options))
 
 
