@@ -245,6 +245,7 @@ def windows(
 def max_pool(sheet: SymbolWriter, seen: Tensor) -> Symbol:
     """The greatest entry of every window."""
     there = seen.amax(-1, keepdim=True)
+    _check_windows(there)
     whole = torch.where(seen == ABSENT, there, seen)  # twice the same changes no maximum
     return _symbol(sheet.maximum(*(Symbol(entries) for entries in whole.unbind(-1))))
 
@@ -252,10 +253,18 @@ def max_pool(sheet: SymbolWriter, seen: Tensor) -> Symbol:
 def average_pool(sheet: SymbolWriter, seen: Tensor, *, count_edges: bool) -> Symbol:
     """The mean of every window; what lies beyond the edge counts as zero, or not at all."""
     absent = seen == ABSENT
+    if not count_edges:
+        _check_windows(seen.amax(-1))
     counted = torch.full(seen.shape[:-1], seen.shape[-1]) if count_edges else (~absent).sum(-1)
     if bool(absent.any()):
         seen = torch.where(absent, sheet.symbol(torch.zeros(1)).entries, seen)
     return sheet.scale(sheet.total(Symbol(seen), [-1]), 1 / counted.to(sheet.writer.dtype))
+
+
+def _check_windows(highest: Tensor) -> None:
+    """Refuse windows of nothing, by the highest number of an entry in each."""
+    if bool((highest == ABSENT).any()):
+        raise LookupError("pooling with windows that lie wholly in the padding; pad by less than the size of a window")
 
 
 def adaptive_average(sheet: SymbolWriter, x: Symbol, size: Sequence[int]) -> Symbol:

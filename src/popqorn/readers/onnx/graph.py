@@ -58,10 +58,17 @@ def weights_of(graph: Any) -> dict[str, Any]:
 def _softmax_at(graph: Any, output: str) -> Any:
     """The node of the softmax an output is, perhaps behind copies; None if it is none."""
     makers = {name: node for node in graph.node for name in node.output}
-    node = makers.get(output)
-    while node is not None and (node.op_type in ("Identity", "Dropout") or _is_floating_cast(node)):
-        node = makers.get(node.input[0])
+    name, node = output, makers.get(output)
+    while node is not None and _is_a_copy(node, name):
+        name, node = node.input[0], makers.get(node.input[0])
     return node if node is not None and node.op_type in LEFT_OFF and not node.domain else None
+
+
+def _is_a_copy(node: Any, output: str) -> bool:
+    """Whether an output of a node is its first operand."""
+    if node.op_type == "Dropout":  # its mask is another output; with a third operand, it may be in training mode
+        return bool(output == node.output[0] and len(node.input) < 3)
+    return node.op_type == "Identity" or _is_floating_cast(node)
 
 
 def _is_floating_cast(node: Any) -> bool:

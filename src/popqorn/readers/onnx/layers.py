@@ -188,7 +188,5 @@ def _instance_norm(sheet: SymbolWriter, node: Operation, x: Symbol, scale: Value
 @rule("GroupNormalization")
 def _group_norm(sheet: SymbolWriter, node: Operation, x: Symbol, scale: Value, bias: Value) -> Symbol:
     groups = node.get("num_groups")
-    # version 18 has one number per group, later ones one per channel
-    repeats = x.shape[1] // groups if node.version < 21 else 1
-    scale, bias = (known(each, "numbers of GroupNormalization").repeat_interleave(repeats) for each in (scale, bias))
+    scale, bias = (known(each, "numbers of GroupNormalization") for each in (scale, bias))
     return layers.group_norm(sheet, x, groups, scale, bias, node.get("epsilon", 1e-5))
