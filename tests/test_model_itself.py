@@ -212,6 +212,21 @@ def test_where_one_finds_no_number_they_differ(wrong: float) -> None:
         return output + torch.where(negative, wrong, 0.0)
 
     model.register_forward_hook(spoil)
-    assert set(popqorn.verify(model, inputs, 0.01).status) == {Status.DIFFERS}
+    assert set(popqorn.verify(model, inputs, 1.0).status) == {Status.DIFFERS}
     own, outputs = _where_known(torch.zeros(2, 1), torch.tensor([[wrong], [0.0]]))
     assert (own - outputs).flatten().tolist() == [math.inf, 0.0]
+
+
+class Growing(nn.Module):
+    """A network that overflows in single precision far from its inputs, not near them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(40 * x.flatten(1))
+
+
+def test_the_model_is_not_asked_beyond_the_size_that_is_asked_about() -> None:
+    inputs = torch.full((1, 2, 1), 1.5)
+    found = popqorn.bounds(Growing(), inputs, eps=0.01)
+    assert found.status == (Status.CERTIFIED,)
+    assert found.upper.isfinite().all()
+    assert popqorn.verify(Growing(), inputs, eps=0.01, spec=popqorn.Tolerance(1e30)).certified.all()

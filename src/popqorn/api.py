@@ -183,6 +183,7 @@ def verify(
         method=method,
         chunk_rows=chunk_rows,
         dtype=dtype,
+        eps=eps,
     )
     sizes = question.sizes(eps)
     watch = Watch(progress, "verify", question.batch)
@@ -230,6 +231,7 @@ def bounds(
         method=method,
         chunk_rows=chunk_rows,
         dtype=dtype,
+        eps=eps,
     )
     watch = Watch(progress, "bounds", question.batch)
     found = [_proven(task, size, watch) for task, size in zip(question.tasks, question.sizes(eps), strict=True)]

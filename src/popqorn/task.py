@@ -123,12 +123,17 @@ class Question:
         method: Any = "planes",
         chunk_rows: Any = None,
         dtype: Any = torch.float64,
+        eps: Any = None,
     ) -> "Question":
-        """Check the arguments of a public function; every error names the argument and the remedy. No `spec`: bare outputs."""
+        """Check the arguments of a public function; every error names the argument and the remedy. No `spec`: bare outputs.
+
+        Where sizes are given, the model is not asked beyond them.
+        """
         network = read_model(model)
         dtype = read_dtype(dtype)
         groups = network.sequences(inputs, lengths, dtype)
         chosen, chunk = read_method(method), read_chunk_rows(chunk_rows)
+        sizes = None if eps is None else read_eps(eps, groups[0].batch, groups[0].values)
         readings, tasks, differences = [], [], []
         for group in groups:
             reading = network.reading(group, decides=isinstance(spec, Decision))
@@ -136,7 +141,8 @@ class Question:
             outputs = tape(allowed.center)
             shaped = outputs.unflatten(1, tape.shape)
             margins = extremes(shaped) if spec is None else spec.margins(shaped, group)
-            margins, difference = _asked(reading, allowed, outputs, margins)
+            furthest = None if sizes is None else group.of_batch(sizes)
+            margins, difference = _asked(reading, allowed, outputs, margins, furthest)
             differences.append(difference)
             readings.append(reading)
             tasks.append(Task(tape, allowed, margins, chosen, chunk))
@@ -206,13 +212,15 @@ class Question:
         return allowed.greatest
 
 
-def _asked(reading: Reading, allowed: AllowedSet, outputs: Tensor, margins: Margins) -> tuple[Margins, Tensor]:
+def _asked(
+    reading: Reading, allowed: AllowedSet, outputs: Tensor, margins: Margins, furthest: Tensor | None
+) -> tuple[Margins, Tensor]:
     """Ask the model itself, at the inputs and at others around them: what it decides otherwise than its tape, or computes
     otherwise, is not worth proving. Also returns how far the two are apart.
     """
     tape, own = reading.tape, reading.at_inputs
     difference, size = _apart(own, reading.finished(outputs))
-    for points in _elsewhere(allowed):
+    for points in _elsewhere(allowed, furthest):
         apart, larger = _apart(*_where_known(reading.own(points), reading.finished(tape(points))))
         difference, size = torch.maximum(difference, apart), torch.maximum(size, larger)
     coarser = max((reading.dtype, outputs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
@@ -242,8 +250,8 @@ def _where_known(own: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _elsewhere(allowed: AllowedSet) -> Iterator[Tensor]:
-    """Inputs of the region: nearby and further off, at random and where random forms are least."""
+def _elsewhere(allowed: AllowedSet, furthest: Tensor | None) -> Iterator[Tensor]:
+    """Inputs of the region: nearby and further off (at most of size `furthest`), at random and where random forms are least."""
     generator = torch.Generator(allowed.center.device).manual_seed(0)
     if allowed.choices is not None:
         chosen = allowed.choices
@@ -253,7 +261,8 @@ def _elsewhere(allowed: AllowedSet) -> Iterator[Tensor]:
         return
     largest = allowed.center.abs().flatten(1).amax(-1)
     for share in ELSEWHERE:
-        some = allowed.at(torch.minimum(share * (1 + largest), allowed.greatest.clamp(max=allowed.limit)))
+        size = torch.minimum(share * (1 + largest), allowed.greatest.clamp(max=allowed.limit))
+        some = allowed.at(size if furthest is None else torch.minimum(size, furthest))
         form = torch.randn(allowed.center.shape, generator=generator, dtype=largest.dtype, device=largest.device)
         try:
             yield some.random(generator)
