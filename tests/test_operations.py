@@ -368,6 +368,11 @@ def test_windows_are_written_out_a_few_at_a_time(case: Case, monkeypatch: pytest
     assert torch.equal(case.node.evaluate(*operands), expected)
 
 
+@each_linear
+def test_of_no_sample_nothing_is_computed(case: Case) -> None:
+    assert case.node.evaluate(*(torch.zeros(0, width, dtype=torch.float64) for width in case.widths)).shape[1] == case.node.width
+
+
 def test_rounding_of_every_kind_is_seen_by_the_exact_values() -> None:
     """The numbers above do cancel: computed, the sums are off by more than they are."""
     writer = TapeWriter(FRAMES, FEATURES, dtype=torch.float64, device=torch.device("cpu"))

@@ -54,6 +54,7 @@ def _summed(
     outer, inner = list(range(2, 2 + axes)), list(range(2 + axes, 2 + 2 * axes))
     windows = windows.permute(0, 1, *inner, *outer)
     kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
+    places = windows.shape[2 + axes :]
     together = max(1, MOST_COLUMNS // max(1, prod(windows.shape[1:])))
-    parts = [kernels @ part.reshape(len(part), groups, kernels.shape[-1], -1) for part in windows.split(together)]
-    return torch.cat(parts).reshape(len(x), len(weight), *windows.shape[2 + axes :])
+    parts = [kernels @ part.reshape(len(part), groups, kernels.shape[-1], prod(places)) for part in windows.split(together)]
+    return torch.cat(parts).reshape(len(x), len(weight), *places)
