@@ -16,7 +16,7 @@ STAGES = (
     ("readers",),
     ("files", "specs"),
     ("bounds",),
-    ("task", "search"),
+    ("task", "found", "tighten", "search"),
     ("attacks", "certificate"),
     ("api", "curve", "clever", "bracket", "cost"),
     ("__init__", "bundled", "experiments"),
