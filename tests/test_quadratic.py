@@ -1,7 +1,9 @@
 """Quadratics of gates, activations and products lie on their side of the function, over all kinds of boxes."""
 
+import math
 from collections.abc import Callable
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,6 +31,7 @@ CURVED: dict[str, NonlinearNode] = {
     "square": Unary((0,), activations.SQUARE, SIZE),
     "silu": Unary((0,), activations.SILU, SIZE),
     "sin": Unary((0,), activations.SIN, SIZE),
+    "hard-swish": Unary((0,), activations.HARDSWISH, SIZE),
 }
 PLAIN: dict[str, NonlinearNode] = {
     "relu": Unary((0,), activations.RELU, SIZE),
@@ -113,6 +116,35 @@ def test_a_million_points_of_gates_over_boxes_of_all_sizes() -> None:
             for bend, side in ((tangent.below, -1.0), (tangent.above, 1.0)):
                 assert isinstance(bend, Bend)
                 assert (side * rest <= bend(*away) + 1e-15 * (1 + center.abs().amax())).all()
+
+
+def test_quadratics_hold_at_kinks_between_the_nodes() -> None:
+    """Hard-swish has a kink at -3, which may lie anywhere in a cell."""
+    for share in torch.linspace(0.01, 0.99, 25).tolist():
+        for size in (0.1, 1.0, 10.0):
+            at = torch.tensor([-3.0 + share * size / 32, -3.0 - share * size / 32], dtype=torch.float64)
+            box = Interval(at - size, at + size * torch.tensor([0.0, 0.7], dtype=torch.float64))
+            tangent = Unary((0,), activations.HARDSWISH, 2).tangent((at,), box)
+            assert tangent is not None
+            assert tangent.above is not None
+            assert tangent.below is not None
+            kink = torch.maximum(torch.minimum(torch.full_like(at, -3.0), box.upper), box.lower)
+            rest = torch.nn.functional.hardswish(kink) - tangent.value - tangent.slopes[0] * (kink - at)
+            assert (rest <= tangent.above(kink - at)).all()
+            assert (rest >= -tangent.below(kink - at)).all()
+
+
+def test_quadratics_hold_where_nodes_are_rounded() -> None:
+    """A box of a few units in the last place around a large number."""
+    at = torch.full((1,), 4096 * math.pi, dtype=torch.float64)
+    for units in (0.49, 1.4, 3.0):
+        size = units * math.ulp(float(at))
+        tangent = Unary((0,), activations.SIN, 1).tangent((at,), Interval(at - size, at + size))
+        assert tangent is not None
+        exact = [mpmath.sin(mpmath.mpf(float(at)) + side * mpmath.mpf(size)) for side in (-1, 1)]
+        for side, value in zip((-1, 1), exact, strict=True):
+            line = mpmath.mpf(float(tangent.value)) + mpmath.mpf(float(tangent.slopes[0])) * side * mpmath.mpf(size)
+            assert abs(value - line) <= float(tangent.both(torch.full_like(at, side * size)))
 
 
 def test_quadratics_are_second_order() -> None:

@@ -122,7 +122,8 @@ class AllowedSet:
         """A point and a radius: every allowed input is `point + radius * d` with all `|d| <= 1`. By default those of the box."""
         box = self.box()
         point = (box.lower + box.upper) / 2
-        return point, torch.maximum(box.upper - point, point - box.lower)
+        rounded = torch.finfo(point.dtype).eps * (box.lower.abs() + box.upper.abs())  # the ends are, and so is the middle
+        return point, torch.maximum(box.upper - point, point - box.lower) + rounded
 
     def reach(self, forms: Float[Tensor, "*rows frames features entries"]) -> Float[Tensor, "*rows entries"]:
         """An upper bound of `|sum over frames and features of forms d|` over the allowed inputs, in units of the radius."""

@@ -83,7 +83,7 @@ def gate_tangent(kind: GateKind, v: Interval, z: Interval, at: tuple[Tensor, Ten
     bent = tanh_curvature(z.lower, z.upper) if kind is GateKind.TANH else torch.zeros_like(t)
     grid = _Grid.of((v, z), at, CELLS)
     surface = torch.sigmoid(at[0] + grid.steps[0]).unsqueeze(1) * kind.factor(at[1] + grid.steps[1]).unsqueeze(0)
-    return _fitted(grid, surface, s * t, gradient(kind, *at), hessian, (curved, bent))
+    return _fitted(grid, surface, s * t, gradient(kind, *at), hessian, (curved, bent), at)
 
 
 def unary_tangent(activation: Activation, x: Interval, at: Tensor) -> Tangent | None:
@@ -98,7 +98,8 @@ def unary_tangent(activation: Activation, x: Interval, at: Tensor) -> Tangent | 
         (slope,) = torch.autograd.grad(activation.function(point).sum(), point)  # any number would do
     grid = _Grid.of((x,), (at,), CELLS_ALONE)
     value = activation.function(at)
-    found = _fitted(grid, activation.function(at + grid.steps[0]), value, (slope,), (None,), (curvature(x.lower, x.upper),))
+    bent = _over_cells(curvature, at + grid.steps[0], grid.cell[0])
+    found = _fitted(grid, activation.function(at + grid.steps[0]), value, (slope,), (None,), (bent,), (at,))
     return _slackened(found, activation.slack) if activation.slack else found
 
 
@@ -169,12 +170,14 @@ def _fitted(
     slopes: tuple[Tensor, ...],
     hessian: tuple[Tensor | None, ...],
     curvature: tuple[Tensor, ...],
+    at: tuple[Tensor, ...],
 ) -> Tangent:
     """Matrices of least trace (in units of the box) for a function given at the nodes of a grid."""
     tangent, size = value, value.abs() + surface.abs().flatten(0, len(slopes) - 1).amax(0)
     for axis, (slope, step, far) in enumerate(zip(slopes, grid.steps, grid.far, strict=True)):
         tangent = tangent + slope * (step if len(slopes) == 1 else step.unsqueeze(1 - axis))
         size = size + slope.abs() * far
+        size = size + (slope.abs() + curvature[axis] * far) * (at[axis].abs() + far)  # the nodes are rounded, too
     rest, noise = surface - tangent, rounding(size)
     fit = _Fit(grid, grid.squared(), curvature, noise)
     both = fit.matrix(rest.abs(), None, MORE_SPLITS if len(slopes) == 2 else ((1.0,),))
@@ -269,6 +272,17 @@ def _slackened(tangent: Tangent, by: float) -> Tangent:
     sides = {name: getattr(tangent, name) for name in ("both", "below", "above")}
     raised = {name: replace(bend, slack=bend.slack + 2 * by) for name, bend in sides.items() if bend is not None}
     return replace(tangent, **raised)
+
+
+def _over_cells(curvature: Callable[[Tensor, Tensor], Tensor], nodes: Tensor, widest: Tensor) -> Tensor:
+    """The second derivative that, over the widest cell, makes a function sink as far as in any cell.
+
+    Cell by cell, as a kink counts the more, the narrower the interval that it is asked about.
+    """
+    starts, ends = nodes[:-1], nodes[1:]
+    width = (ends - starts) * (1 + 1e-6)
+    sunk = torch.where(width > 0, curvature(starts, ends) * width.square(), 0.0).amax(0)
+    return sunk / widest.square()
 
 
 # ---- second derivatives ------------------------------------------------------------------------------------------------------

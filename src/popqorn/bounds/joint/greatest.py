@@ -44,7 +44,8 @@ def greatest(known: Known, index: int, form: Form, memory: Memory, way: float, *
     unsure = {node: [linear.unsure(source) for source in own] for node, own in sources.items()}
     far = {node: [linear.size(source) + known.off[source].magnitude for source in own] for node, own in sources.items()}
     rounded = 4 * paired(priced, unsure, far)
-    return (torch.fmin(value * spread, apart) / 2 + cost + rounded) * (1 + gamma(FEW, cost.dtype))
+    summed = FEW + sum(matrix.squares[0].shape[-1] for matrix in priced.values())  # what the cost and the rounding add up
+    return (torch.fmin(value * spread, apart) / 2 + cost + rounded) * (1 + gamma(summed, cost.dtype))
 
 
 def _by_columns(known: Known, form: Form, count: int) -> Float[Tensor, "batch rows"]:

@@ -39,9 +39,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Priced:
-    """A form with the price of all errors in it, and what they cost besides: `[batch, rows]`."""
+    """A form with the price of all errors in it, the prices `C` (`[batch, rows, width]`), and what errors cost besides."""
 
     form: Form
+    prices: Mapping[int, Tensor]
     cost: Tensor
 
 
@@ -68,6 +69,7 @@ def transferred(known: Known, columns: Mapping[int, Tensor], form: Form, dtype: 
     back = _Backward(some.new_zeros(batch, rows, layout.errors), some.new_zeros(batch, rows))
     cost = some.new_zeros(batch, rows)
     settled: dict[int, Matrix] = {}
+    prices: dict[int, Tensor] = {}
     last: tuple[Tensor, Tensor] | None = None  # nodes whose errors enter together have one adjoint
     for position in range(max(form), -1, -1):
         node, pieces = nodes[position], back.waiting.pop(position, None)
@@ -84,12 +86,12 @@ def transferred(known: Known, columns: Mapping[int, Tensor], form: Form, dtype: 
                 last = adjoint, _greatest(adjoint.unflatten(1, (rows, count)), known.allowed, layout.tape.features, some.dtype)
             price = last[1] + back.wide[:, :, layout.places[layout.injected[position]]] + back.lost.unsqueeze(-1)
             both = known.tangents[position].both
-            matrix = matrix.plus(price, both)
+            prices[position], matrix = price, matrix.plus(price, both)
             cost = cost + (price @ both.slack.unsqueeze(-1)).squeeze(-1)
         settled[position] = matrix
         _widen(back, known, matrix, node)
         _seed(back, known.linear, columns, position, matrix.to(dtype), adjoint, count)
-    return Priced(settled, cost)
+    return Priced(settled, prices, cost)
 
 
 def _greatest(adjoint: Tensor, allowed: AllowedSet, features: int, dtype: torch.dtype) -> Tensor:
@@ -103,14 +105,14 @@ def _widen(back: _Backward, known: Known, matrix: Matrix, node: Node) -> None:
     """Add what the operands of a node make of the ranges of `e`, and of rounding, to the prices of all errors before."""
     linear = known.linear
     half = [_half(known.off[source]).unsqueeze(1) for source in node.sources]
+    far = [known.off[source].magnitude.unsqueeze(1) for source in node.sources]
     sizes = [linear.sizes[source] for source in node.sources]
     magnitude = matrix.magnitude
     for source, vector in zip(node.sources, magnitude.times(*half), strict=True):
         if source in linear.errors:
             back.wide += vector @ linear.errors[source].abs().mT / 2
-    for size, vector in zip(
-        sizes, magnitude.times(*(size[:, :1] + own for size, own in zip(sizes, half, strict=True))), strict=True
-    ):
+    rounded = magnitude.times(*(size[:, :1] + own for size, own in zip(sizes, far, strict=True)))
+    for size, vector in zip(sizes, rounded, strict=True):
         back.lost = back.lost + linear.relative * (vector @ size[:, 1].unsqueeze(-1)).squeeze(-1)
 
 
