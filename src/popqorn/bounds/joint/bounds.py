@@ -198,7 +198,7 @@ class Joint:
         zero = rows.new_zeros(1, rows.shape[1], self.tape.features)
         whole = torch.stack([form.frames.get(frame, zero).expand(batch, -1, -1) for frame in frames], dim=2)
         scaled, centered = whole * self.linear.radius[:, frames].unsqueeze(1), whole * self.shift[:, frames].unsqueeze(1)
-        first = rows @ self.linear.jacobian[index].mT if rows.shape[-1] > 1 else rows * self.linear.jacobian[index].mT
+        first = rows @ self.linear.jacobian[index].mT
         rest = scaled - first.unflatten(-1, (len(frames), -1))
         size = (scaled.abs() + centered.abs() + rest.abs()).sum((-1, -2))
         lost = gamma(rows.shape[-1] + rest.shape[-1] * rest.shape[-2] + FEW, rest.dtype) * size

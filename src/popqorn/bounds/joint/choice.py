@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import rounding, tiny
-from popqorn.relax.quadratic import Bend, Tangent
+from popqorn.relax.quadratic import TYPICAL, Bend, Tangent
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
-
-TYPICAL = 0.3  # a displacement's square where a form is greatest, as a share of the squared first-order width
 
 
 @dataclass(frozen=True)
