@@ -289,6 +289,19 @@ def test_tight_radii_are_never_below_planes_and_never_attacked(name: str, region
     assert (model(attack(model, inputs, runner_up, region.norm, radius)).argmax(-1) == labels).all()
 
 
+@pytest.mark.parametrize("said", [math.nan, -1.0, 0.0])
+def test_a_size_that_is_promised_but_not_proven_is_not_kept(said: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = random_model("gru"), random_inputs()
+    plain = popqorn.certify(model, inputs, tolerance=0.02).radius
+    prove = Task.prove
+
+    def refused(self: Task, eps: Tensor, memory: Any = None) -> Tensor:
+        return prove(self, eps) if memory is None else torch.full_like(self.margins.offset, said)
+
+    monkeypatch.setattr(Task, "prove", refused)
+    assert torch.equal(popqorn.certify(model, inputs, tolerance=0.02, method="tight").radius, plain)
+
+
 def test_tight_margins_are_never_below_those_of_planes() -> None:
     for name in ("lstm", "stacked gru"):
         model, inputs = random_model(name), random_inputs()
