@@ -17,6 +17,7 @@ from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.readers.models import Model
 from popqorn.reading import read_tolerance
+from popqorn.relax.methods import read_method
 from popqorn.search import largest_size
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
@@ -36,6 +37,8 @@ def certify(
     scale: Any = None,
     lengths: Any = None,
     method: str = "planes",
+    effort: int | None = None,
+    seconds: float | None = None,
     tolerance: float = 1e-3,
     per_target: bool = False,
     per_step: bool = False,
@@ -52,6 +55,8 @@ def certify(
     - `spec`: what must hold: `popqorn.Decision` (the default), `Tolerance`, `Property`; `labels` and `targets` are short forms of
       a `Decision`.
     - `method`: `"planes"`; `"tight"` (larger radii for much more time); the paper's `"lines"` and `"constants"`; `"interval"`.
+    - `effort`, for `"tight"`: 1 (joint bounds), 2 (with planes chosen row by row), 3 (with slopes trained until `seconds` have
+      passed for each sample).
     - `tolerance`: relative width to which the radius is searched.
     - `per_target`: also find the radius of every margin alone (`Certificate.target_radius`); `per_step`: of every step's decision
       alone, for outputs `[batch, steps, classes]` (`Certificate.step_radius`).
@@ -69,7 +74,7 @@ def certify(
         lengths=lengths,
         region=read_region(region, norm, frames, scale),
         spec=read_spec(spec, labels, targets),
-        method=method,
+        method=read_method(method, effort, seconds),
         chunk_rows=chunk_rows,
         dtype=dtype,
     )
@@ -90,7 +95,7 @@ def certify(
         target_radius=None if by_target is None else question.tables(by_target),
         step_radius=None if by_step is None else question.together(by_step),
         seconds=time.perf_counter() - started,
-        settings={**question.settings, "method": method, "tolerance": tolerance},
+        settings={**question.settings, "tolerance": tolerance},
     )
 
 
@@ -107,6 +112,8 @@ def sensitivity(
     scale: Any = None,
     lengths: Any = None,
     method: str = "planes",
+    effort: int | None = None,
+    seconds: float | None = None,
     tolerance: float = 1e-3,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
@@ -125,7 +132,7 @@ def sensitivity(
         lengths=lengths,
         region=read_region(region, norm, None, scale, default_norm=2.0),
         spec=read_spec(spec, labels, targets),
-        method=method,
+        method=read_method(method, effort, seconds),
         chunk_rows=chunk_rows,
         dtype=dtype,
     )
@@ -144,7 +151,7 @@ def sensitivity(
         **question.decisions(),
         difference=question.difference,
         seconds=time.perf_counter() - started,
-        settings={**question.settings, "method": method, "tolerance": tolerance},
+        settings={**question.settings, "tolerance": tolerance},
     )
 
 
@@ -163,6 +170,8 @@ def verify(
     scale: Any = None,
     lengths: Any = None,
     method: str = "planes",
+    effort: int | None = None,
+    seconds: float | None = None,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
     progress: Any = None,
@@ -180,7 +189,7 @@ def verify(
         lengths=lengths,
         region=read_region(region, norm, frames, scale),
         spec=read_spec(spec, labels, targets),
-        method=method,
+        method=read_method(method, effort, seconds),
         chunk_rows=chunk_rows,
         dtype=dtype,
         eps=eps,
@@ -197,7 +206,7 @@ def verify(
         **question.decisions(),
         difference=question.difference,
         seconds=time.perf_counter() - started,
-        settings={**question.settings, "method": method},
+        settings=question.settings,
     )
 
 
@@ -213,6 +222,8 @@ def bounds(
     scale: Any = None,
     lengths: Any = None,
     method: str = "planes",
+    effort: int | None = None,
+    seconds: float | None = None,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
     progress: Any = None,
@@ -228,7 +239,7 @@ def bounds(
         lengths=lengths,
         region=read_region(region, norm, frames, scale),
         spec=None,
-        method=method,
+        method=read_method(method, effort, seconds),
         chunk_rows=chunk_rows,
         dtype=dtype,
         eps=eps,
@@ -245,7 +256,7 @@ def bounds(
         status=question.in_order([_told(done, task) for (_, done), task in zip(found, question.tasks, strict=True)]),
         difference=question.difference,
         seconds=time.perf_counter() - started,
-        settings={**question.settings, "method": method},
+        settings=question.settings,
     )
 
 

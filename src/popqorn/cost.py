@@ -13,6 +13,7 @@ from popqorn.bounds.chunks import entry_blocks
 from popqorn.bounds.inner import operands_to_bound, relax
 from popqorn.readers.models import Model
 from popqorn.reading import read_choice, read_count
+from popqorn.relax.methods import read_method
 from popqorn.tape.ops.linear import Affine
 from popqorn.tape.tape import Tape
 from popqorn.task import Question, Task, read_region, read_spec
@@ -73,7 +74,7 @@ def estimate_cost(
         lengths=lengths,
         region=read_region(region, norm, frames, scale),
         spec=None if call == "bounds" else read_spec(spec, labels, targets),
-        method=method,
+        method=read_method(method),
         chunk_rows=chunk_rows,
         dtype=dtype,
     )

@@ -13,6 +13,7 @@ from popqorn.certificate import Curve
 from popqorn.progress import Watch
 from popqorn.readers.models import Model
 from popqorn.reading import read_tensor
+from popqorn.relax.methods import read_method
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
 
@@ -32,6 +33,8 @@ def curve(
     scale: Any = None,
     lengths: Any = None,
     method: str = "planes",
+    effort: int | None = None,
+    seconds: float | None = None,
     attacked: bool | str | None = False,
     seed: int = 0,
     chunk_rows: int | None = None,
@@ -46,9 +49,10 @@ def curve(
     >>> print(curve(model, digits, eps=[0.005, 0.01, 0.02], labels=labels, attacked=True))
     """
     started = time.perf_counter()
+    how = read_method(method, effort, seconds)
     chosen, claim = read_region(region, norm, frames, scale), read_spec(spec, labels, targets)
     question = Question.read(
-        model, inputs, lengths=lengths, region=chosen, spec=claim, method=method, chunk_rows=chunk_rows, dtype=dtype
+        model, inputs, lengths=lengths, region=chosen, spec=claim, method=how, chunk_rows=chunk_rows, dtype=dtype
     )
     given = _read_sizes(eps, question)
     order = given.argsort()
@@ -76,7 +80,7 @@ def curve(
         unbroken=unbroken,
         status=_statuses(question, holds, ended, proven),
         seconds=time.perf_counter() - started,
-        settings={**question.settings, "method": method},
+        settings=question.settings,
     )
 
 

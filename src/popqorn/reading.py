@@ -104,6 +104,12 @@ def read_tolerance(tolerance: Any) -> float:
     return float(tolerance)
 
 
+def read_seconds(seconds: Any) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ValueError(f"seconds is {seconds!r}; pass how long each sample may take, a positive number")
+    return float(seconds)
+
+
 def describe(value: Any) -> Any:
     """A value as settings store it: plain JSON, infinity as text, frozen records by their fields, large arrays by their hash."""
     if hasattr(value, "__dataclass_fields__"):

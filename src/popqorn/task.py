@@ -21,7 +21,7 @@ from popqorn.readers.network import Network, Reading
 from popqorn.reading import describe, fingerprint, read_dtype, read_tensor
 from popqorn.regions.ball import Ball
 from popqorn.regions.region import AllowedSet, Region
-from popqorn.relax.methods import METHODS, Method, read_method
+from popqorn.relax.methods import METHODS, Method
 from popqorn.sequences import Sequences, together
 from popqorn.specs.decision import Decision
 from popqorn.specs.spec import Margins, Spec, extremes
@@ -120,7 +120,7 @@ class Question:
         lengths: Any,
         region: Region,
         spec: Spec | None,
-        method: Any = "planes",
+        method: Method = METHODS["planes"],
         chunk_rows: Any = None,
         dtype: Any = torch.float64,
         eps: Any = None,
@@ -132,7 +132,7 @@ class Question:
         network = read_model(model)
         dtype = read_dtype(dtype)
         groups = network.sequences(inputs, lengths, dtype)
-        chosen, chunk = read_method(method), read_chunk_rows(chunk_rows)
+        chunk = read_chunk_rows(chunk_rows)
         sizes = None if eps is None else read_eps(eps, groups[0].batch, groups[0].values)
         readings, tasks, differences = [], [], []
         for group in groups:
@@ -145,12 +145,15 @@ class Question:
             margins, difference = _asked(reading, allowed, outputs, margins, furthest)
             differences.append(difference)
             readings.append(reading)
-            tasks.append(Task(tape, allowed, margins, chosen, chunk))
+            tasks.append(Task(tape, allowed, margins, method, chunk))
         about = {
             "popqorn": __version__,
             "torch": torch.__version__,
             "region": describe(region),
             "spec": None if spec is None else describe(spec),
+            "method": method.name,
+            "effort": method.effort if method.joint else None,
+            "seconds": method.seconds,
             "left_off": readings[0].left_off,
             "dtype": str(dtype).removeprefix("torch."),
             "device": str(groups[0].values.device),

@@ -1,10 +1,10 @@
 """The table of methods: which relaxation every nonlinearity gets, and whether inner bounds are walked back to the input."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from popqorn.reading import read_choice
+from popqorn.reading import read_choice, read_seconds
 from popqorn.relax.relaxation import Interval, Relaxation
 
 
@@ -13,17 +13,34 @@ class Method:
     """One way to bound a tape: `relax(node, *boxes of its operands)`.
 
     `walk_back` is false for plain intervals: inner bounds then come from a forward pass alone. `joint` bounds count how operands
-    move together, beside all that (`bounds/joint`).
+    move together, beside all that (`bounds/joint`), with more or less `effort`. `seconds` is how long one sample may take, where
+    a search ends with the time it is given.
     """
 
     name: str
     relax: Callable[..., Relaxation]
     walk_back: bool = True
     joint: bool = False
+    effort: int = 1
+    seconds: float | None = None
 
 
-def read_method(method: Any) -> Method:
-    return METHODS[read_choice("method", method, METHODS)]
+def read_method(method: Any, effort: Any = None, seconds: Any = None) -> Method:
+    chosen = METHODS[read_choice("method", method, METHODS)]
+    if effort is not None:
+        if not chosen.joint:
+            raise ValueError(f"effort is given, but method is {chosen.name!r}; it is for method='tight', leave it out")
+        if isinstance(effort, bool) or effort not in EFFORTS:
+            raise ValueError(f"effort is {effort!r}; pass 1 (joint bounds), 2 (planes chosen row by row) or 3 (slopes trained)")
+        chosen = replace(chosen, effort=effort)
+    if seconds is None:
+        return chosen
+    if chosen.effort < LIMITED:
+        raise ValueError(
+            f"seconds is given, but method is {chosen.name!r} at effort {chosen.effort}, which ends by itself; "
+            "it is for method='tight' with effort=3"
+        )
+    return replace(chosen, seconds=read_seconds(seconds))
 
 
 def _planes(node: Any, *operands: Interval) -> Relaxation:
@@ -40,6 +57,9 @@ def _constants(node: Any, *operands: Interval) -> Relaxation:
     relaxation: Relaxation = node.constants(*operands)
     return relaxation
 
+
+EFFORTS = (1, 2, 3)
+LIMITED = 3  # the effort from which on time is the limit
 
 METHODS = {
     method.name: method
