@@ -11,12 +11,12 @@ import math
 
 import public
 import torch
+from networks import pen
 from torch import Tensor
 
 import popqorn
 from popqorn.experiments import data
-from popqorn.experiments.strokes import ARCHITECTURE, RECIPE
-from popqorn.experiments.training import decisions, train
+from popqorn.experiments.training import decisions
 
 DIRECTIONS = 720
 STEP = 1.03  # between the distances of the scan
@@ -48,9 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    training, test = (data.strokes(public.DATA, name) for name in ("train", "test"))
-    items, labels = [torch.from_numpy(item) for item in training.items[:20_000]], torch.from_numpy(training.labels[:20_000])
-    model = train(ARCHITECTURE.build(), items, labels, RECIPE)
+    model, test = pen(), data.strokes(public.DATA, "test")
     found = [torch.from_numpy(item) for item in test.items[:200]]
     right = (decisions(model, found) == torch.from_numpy(test.labels[:200])).nonzero().squeeze(1).tolist()
     double = model.double()

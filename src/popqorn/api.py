@@ -11,14 +11,16 @@ from torch import Tensor
 
 from popqorn._typing import Bool, Float
 from popqorn.arithmetic import in_full_precision
-from popqorn.bounds.chunks import frame_groups
+from popqorn.attacks.found import Found, checked
 from popqorn.certificate import Bounds, Certificate, Sensitivity, Verification
 from popqorn.found import SearchResult
 from popqorn.progress import Watch
+from popqorn.radii import Radii, each, frame_by_frame, radii, splitting
 from popqorn.readers.models import Model
+from popqorn.readers.network import Reading
 from popqorn.reading import read_tolerance
 from popqorn.relax.methods import read_method
-from popqorn.search import largest_size
+from popqorn.splitting import split
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
 
@@ -54,7 +56,8 @@ def certify(
       short forms: `norm=2` is `region=Ball(2)`.
     - `spec`: what must hold: `popqorn.Decision` (the default), `Tolerance`, `Property`; `labels` and `targets` are short forms of
       a `Decision`.
-    - `method`: `"planes"`; `"tight"` (larger radii for much more time); the paper's `"lines"` and `"constants"`; `"interval"`.
+    - `method`: `"planes"`; `"tight"` (larger radii for much more time); `"split"` (nearly exact where at most 6 features move,
+      `seconds` for each sample, 10 by default); the paper's `"lines"` and `"constants"`; `"interval"`.
     - `effort`, for `"tight"`: 1 (joint bounds), 2 (with planes chosen row by row), 3 (with slopes trained until `seconds` have
       passed for each sample).
     - `tolerance`: relative width to which the radius is searched.
@@ -81,15 +84,16 @@ def certify(
     tolerance = read_tolerance(tolerance)
     watch = Watch(progress, "certify", _searches(question.tasks, per_target, per_step))
     tasks = [task.prepared() for task in question.tasks]
-    found = [largest_size(task, tolerance, watch) for task in tasks]
-    by_target = [_each(task, None, tolerance, watch) for task in tasks] if per_target else None
-    by_step = [_each(task, task.margins.steps, tolerance, watch) for task in tasks] if per_step else None
-    more = [each for each in (by_target, by_step) if each is not None]
+    found = [radii(*asked, tolerance, watch) for asked in zip(tasks, question.readings, strict=True)]
+    by_target = [each(task, None, tolerance, watch) for task in tasks] if per_target else None
+    by_step = [each(task, task.margins.steps, tolerance, watch) for task in tasks] if per_step else None
+    more = [part for part in (by_target, by_step) if part is not None]
     return Certificate(
-        radius=question.together([result.eps for result in found]),
-        status=question.in_order([_statuses(*one) for one in zip(found, tasks, *more, strict=True)]),
-        margins=question.tables([result.margins for result in found]),
-        evaluations=question.together([result.evaluations for result in found]),
+        radius=question.together([result.found.eps for result in found]),
+        status=question.in_order([_unfinished(result.status, *rest) for result, *rest in zip(found, *more, strict=True)]),
+        margins=question.tables([result.found.margins for result in found]),
+        evaluations=question.together([result.found.evaluations for result in found]),
+        **_shown(question, found),
         **question.decisions(),
         difference=question.difference,
         target_radius=None if by_target is None else question.tables(by_target),
@@ -122,6 +126,7 @@ def sensitivity(
     """The certified radius of every frame when it alone may move: small values mark the frames that decide.
 
     Arguments are those of `certify`; the norm is 2 by default, as in the paper. Misclassified samples have radius 0 throughout.
+    With `seconds`, the search goes on by splitting for so long for every frame (of at most 6 features); the larger radius counts.
 
     >>> sensitivity(model, digits).radius  # [batch, frames]
     """
@@ -132,21 +137,21 @@ def sensitivity(
         lengths=lengths,
         region=read_region(region, norm, None, scale, default_norm=2.0),
         spec=read_spec(spec, labels, targets),
-        method=read_method(method, effort, seconds),
+        method=read_method(method, effort, seconds, frames=True),
         chunk_rows=chunk_rows,
         dtype=dtype,
     )
     tolerance = read_tolerance(tolerance)
-    watch = Watch(progress, "sensitivity", sum(len(task) * task.tape.frames for task in question.tasks))
-    radii: list[Tensor] = []
-    statuses: list[list[tuple[Status, ...]]] = []
-    for task in question.tasks:
-        radius, status = _frame_by_frame(task, tolerance, watch)
-        radii.append(radius)
-        statuses.append(status)
+    frames = sum(len(task) * task.tape.frames for task in question.tasks)
+    watch = Watch(progress, "sensitivity", _twice(question.tasks, frames))
+    found = [frame_by_frame(*asked, tolerance, watch) for asked in zip(question.tasks, question.readings, strict=True)]
+    refuted = [each.refuted for each in found if each.refuted is not None]
+    points = [each.points for each in found if each.points is not None]
     return Sensitivity(
-        radius=question.together(radii),
-        status=question.in_order(statuses),
+        radius=question.together([each.radius for each in found]),
+        status=question.in_order([each.status for each in found]),
+        refuted=question.together(refuted) if refuted else None,
+        counterexamples=question.together(points) if points else None,
         words=question.words,
         **question.decisions(),
         difference=question.difference,
@@ -195,14 +200,16 @@ def verify(
         eps=eps,
     )
     sizes = question.sizes(eps)
-    watch = Watch(progress, "verify", question.batch)
-    found = [_proven(task, size, watch) for task, size in zip(question.tasks, sizes, strict=True)]
-    status = question.in_order([_verdicts(*one, task) for one, task in zip(found, question.tasks, strict=True)])
+    watch = Watch(progress, "verify", _twice(question.tasks, question.batch))
+    asked = zip(question.tasks, question.readings, sizes, strict=True)
+    found = [_verified(task, reading, size, watch) for task, reading, size in asked]
+    status = question.in_order([one.status for one in found])
     return Verification(
         certified=torch.tensor([each is Status.CERTIFIED for each in status], device=question.groups[0].values.device),
         status=status,
-        margins=question.tables([bound for bound, _ in found]),
+        margins=question.tables([one.found.margins for one in found]),
         eps=question.together(sizes),
+        **_shown(question, found),
         **question.decisions(),
         difference=question.difference,
         seconds=time.perf_counter() - started,
@@ -233,6 +240,8 @@ def bounds(
     >>> lower, upper = bounds(model, digits, 0.01)
     """
     started = time.perf_counter()
+    if method == "split":
+        raise ValueError("method is 'split', which proves what must hold, not bounds; use 'planes' or 'tight', or popqorn.verify")
     question = Question.read(
         model,
         inputs,
@@ -260,7 +269,7 @@ def bounds(
     )
 
 
-# ---- certify and sensitivity -------------------------------------------------------------------------------------------------
+# ---- certify -------------------------------------------------------------------------------------------------------------
 
 
 def _searches(tasks: Sequence[Task], per_target: bool, per_step: bool) -> int:
@@ -273,65 +282,29 @@ def _searches(tasks: Sequence[Task], per_target: bool, per_step: bool) -> int:
     if per_step and any(task.margins.labels is None for task in tasks):
         raise ValueError("per_step is asked for, but spec is no Decision at every step; leave it out")
     each = [len(task) * (1 + per_target * task.margins.rows.shape[1] + per_step * task.margins.steps) for task in tasks]
-    return sum(each)
+    return _twice(tasks, sum(each))
 
 
-def _each(task: Task, groups: int | None, tolerance: float, watch: Watch) -> Float[Tensor, "batch groups"]:
-    """The radius of every group of a sample's margins alone (None: of every margin); NaN where the user stopped its search."""
-    count = task.margins.rows.shape[1] if groups is None else groups
-    sample = torch.arange(len(task), device=task.margins.rows.device).repeat_interleave(count)
-    alone = replace(task.select(sample), margins=task.margins.split(count))
-    found = largest_size(alone, tolerance, watch)
-    radii: Tensor = torch.where(found.ended, found.eps, math.nan).unflatten(0, (-1, count))
-    return radii
+def _twice(tasks: Sequence[Task], count: int) -> int:
+    """What is split is searched before, too."""
+    return count * (2 if tasks[0].method.split else 1)
 
 
-def _frame_by_frame(task: Task, tolerance: float, watch: Watch) -> tuple[Tensor, list[tuple[Status, ...]]]:
-    task, batch, frames = task.centered(), len(task), task.tape.frames
-    radii: list[Tensor] = []
-    statuses: list[list[Status]] = []
-    for group in frame_groups(frames, batch, task.allowed.center.device):
-        sample = torch.arange(batch, device=group.device).repeat(len(group))
-        alone = torch.nn.functional.one_hot(group.repeat_interleave(batch), frames).bool()
-        each = task.select(sample)
-        each = replace(each, allowed=each.allowed.only(alone))
-        found = largest_size(each, tolerance, watch)
-        # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
-        fixed = ~each.allowed.moves.any(-1) & each.margins.holds & (found.margins > 0).all(-1)
-        radius = torch.where(found.ended, torch.where(fixed, math.inf, found.eps), math.nan)
-        radii.append(radius.unflatten(0, (-1, batch)).T)
-        named = _statuses(found, each)
-        statuses.extend(named[start : start + batch] for start in range(0, len(named), batch))
-    return torch.cat(radii, dim=1), list(zip(*statuses, strict=True))
+def _unfinished(status: Sequence[Status], *more: Float[Tensor, "batch groups"]) -> list[Status]:
+    """A sample is not done while any of its further radii is missing."""
+    missing = torch.stack([radii.isnan().any(-1) for radii in more]).any(0).tolist() if more else [False] * len(status)
+    right = (Status.MISCLASSIFIED, Status.VIOLATED, Status.DIFFERS)
+    pairs = zip(status, missing, strict=True)
+    return [Status.STOPPED if lacks and each not in right else each for each, lacks in pairs]
 
 
-def _statuses(result: SearchResult, task: Task, *more: Float[Tensor, "batch groups"]) -> list[Status]:
-    """What each radius means; a sample is not done while any of its further radii (`more`) is missing."""
-    whole = task.allowed.greatest.tolist()
-    ended = result.ended
-    for radii in more:
-        ended = ended & ~radii.isnan().any(-1)
-    positive = (result.margins > 0).all(-1)
-    columns = (task.margins.holds, ended, positive, result.open, result.eps, result.failed)
-
-    def of(
-        right: bool, ended: bool, positive: bool, unclosed: bool, radius: float, failed: float, greatest: float, refusal: Status
-    ) -> Status:
-        if not right:
-            return refusal
-        if not ended:
-            return Status.STOPPED
-        if not positive:
-            return Status.NOT_CERTIFIED
-        if radius >= greatest:
-            return Status.UNBOUNDED
-        if radius == 0:
-            return Status.NOT_CERTIFIED
-        if unclosed:
-            return Status.OUT_OF_EVALUATIONS
-        return Status.UNBOUNDED if math.isinf(failed) else Status.CERTIFIED
-
-    return list(map(of, *(column.tolist() for column in columns), whole, task.margins.refusals()))
+def _shown(question: Question, found: Sequence[Radii]) -> dict[str, Tensor | None]:
+    """The nearest counterexamples, where they were looked for, in the order of the inputs."""
+    sizes = [each.refuted for each in found if each.refuted is not None]
+    points = [each.points for each in found if each.points is not None]
+    if not sizes:
+        return {"refuted": None, "counterexamples": None}
+    return {"refuted": question.together(sizes), "counterexamples": question.shaped(points)}
 
 
 # ---- verify and bounds ------------------------------------------------------------------------------------------------
@@ -350,6 +323,27 @@ def _proven(task: Task, eps: Float[Tensor, " batch"], watch: Watch) -> tuple[Flo
             done[index] = True
             watch.advance(len(index))
     return found, done
+
+
+def _verified(task: Task, reading: Reading, eps: Float[Tensor, " batch"], watch: Watch) -> Radii:
+    """What is proven at one size; by splitting, if the method says so, where planes do not suffice."""
+    goes_on = splitting(task)
+    bound, done = _proven(task, eps, watch)
+    size = torch.where((bound > 0).all(-1), eps, 0.0)
+    found = SearchResult(size, size, bound, torch.ones_like(done, dtype=torch.long), ~done, done)
+    if not goes_on:
+        return Radii(found, _verdicts(bound, done, task), None, None)
+    found = split(task, found, done & task.margins.holds & (size < eps), 0.0, watch, eps, decide=True)
+    assert found.broken is not None
+    assert found.points is not None
+    refuted, points = checked(reading, task, Found(found.broken, found.points))
+    reached = found.eps >= eps
+    found = replace(found, margins=torch.where((reached | ~done).unsqueeze(-1), found.margins, bound))
+    verdicts = _verdicts(found.margins, found.ended, task)
+    broken = (~reached & (refuted <= eps)).tolist()
+    pairs = zip(verdicts, broken, strict=True)
+    status = [Status.BROKEN if beaten and each is Status.NOT_CERTIFIED else each for each, beaten in pairs]
+    return Radii(found, status, refuted, points)
 
 
 def _verdicts(bound: Tensor, done: Tensor, task: Task) -> list[Status]:

@@ -24,6 +24,8 @@ class Certificate(Result):
     - `step_radius`: `[batch, steps]`, the radius of each step's decision alone, if `per_step` was asked for.
     - `labels`, `targets`: the decisions that were certified, and against which class; None for other specs, and `targets` for
       all classes.
+    - `refuted`, `counterexamples`: the least size at which splitting found an input that breaks what must hold (inf: none), and
+      that input, checked by the model itself; None for other methods. Where the two sides meet, the status is `EXACT`.
     - `difference`: how far the model's own outputs are from those that were bounded; by rounding, unless the status says so.
     - `evaluations`: how many bounds each sample's search took.
     - `settings`: everything that decides the numbers: region, spec, method, tolerance, dtype, hashes of weights and inputs.
@@ -37,6 +39,8 @@ class Certificate(Result):
     targets: Tensor | None
     target_radius: Tensor | None
     step_radius: Tensor | None
+    refuted: Tensor | None
+    counterexamples: Tensor | None
     difference: Float[Tensor, " batch"]
 
 
@@ -47,13 +51,16 @@ class Verification(Result):
     - `certified`: per sample, whether everything that must hold was proven; `status` says what it means where not.
     - `margins`: proven lower bounds of the margins, such as `logit[label] - logit[class]` at `[batch, classes]`; inf where
       none was asked for; NaN for samples that were not done when the user stopped the call.
-    - `eps`: the size they were proven at; `labels`, `targets`, `difference`: as in `Certificate`.
+    - `eps`: the size they were proven at; `labels`, `targets`, `refuted`, `counterexamples`, `difference`: as in `Certificate`.
+      A sample with a counterexample inside `eps` is `BROKEN`.
     """
 
     certified: Bool[Tensor, " batch"]
     status: tuple[Status, ...]
     margins: Float[Tensor, "batch ..."]
     eps: Float[Tensor, " batch"]
+    refuted: Tensor | None
+    counterexamples: Tensor | None
     labels: Tensor | None
     targets: Tensor | None
     difference: Float[Tensor, " batch"]
@@ -64,11 +71,14 @@ class Sensitivity(Result):
     """The certified radius of every frame when it alone may move: small values mark the frames that decide; inf where it cannot.
 
     `radius` and `status` are `[batch, frames]`; frames that were not done, or that a shorter sequence lacks, have radius NaN,
-    and its row of `status` is shorter. `words` are what the frames stand for, if the model reads text.
+    and its row of `status` is shorter. `words` are what the frames stand for, if the model reads text. If it was given time to
+    split, `refuted` has the least sizes at which a counterexample was found, and `counterexamples` what that frame then is.
     """
 
     radius: Float[Tensor, "batch frames"]
     status: tuple[tuple[Status, ...], ...]
+    refuted: Tensor | None
+    counterexamples: Tensor | None
     words: tuple[tuple[str, ...], ...] | None
     labels: Tensor | None
     targets: Tensor | None

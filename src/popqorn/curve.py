@@ -1,5 +1,6 @@
 """`curve`: certified accuracy over sizes, with the accuracy under attack beside it."""
 
+import math
 import time
 from typing import Any
 
@@ -10,12 +11,17 @@ from popqorn._typing import Bool, Float
 from popqorn.arithmetic import in_full_precision
 from popqorn.attacks.run import attack
 from popqorn.certificate import Curve
+from popqorn.found import SearchResult
 from popqorn.progress import Watch
+from popqorn.radii import splitting
 from popqorn.readers.models import Model
 from popqorn.reading import read_tensor
 from popqorn.relax.methods import read_method
+from popqorn.splitting import split
 from popqorn.status import Status
 from popqorn.task import Question, Task, read_region, read_spec
+
+CLOSE = 1e-3  # how near a counterexample must be for splitting to end
 
 
 @in_full_precision
@@ -56,7 +62,7 @@ def curve(
     )
     given = _read_sizes(eps, question)
     order = given.argsort()
-    watch = Watch(progress, "curve", question.batch)
+    watch = Watch(progress, "curve", question.batch * (2 if how.split else 1))
     found = [_bisected(task, given[order], watch) for task in question.tasks]
     holds = question.together([_holding(task) for task in question.tasks])
     proven = question.together([count for count, _ in found]).unsqueeze(1) > order.argsort()
@@ -132,4 +138,16 @@ def _bisected(task: Task, sizes: Float[Tensor, " sizes"], watch: Watch) -> tuple
             now, never = torch.where(success, middle, proven[active]), torch.where(success, failed[active], middle)
             proven, failed = proven.index_copy(0, active, now), failed.index_copy(0, active, never)
             watch.advance(int((never - now <= 1).sum()))
-    return proven, failed - proven <= 1
+    ended = failed - proven <= 1
+    if splitting(task) and not watch.stopped:
+        proven = torch.maximum(proven, _split(task, sizes, proven, watch))
+    return proven, ended
+
+
+def _split(task: Task, sizes: Float[Tensor, " sizes"], proven: Tensor, watch: Watch) -> Tensor:
+    """How many sizes are proven by splitting, where others are not."""
+    smallest = torch.cat([torch.zeros_like(sizes[:1]), sizes])[proven]
+    nothing = torch.full_like(task.margins.offset, math.nan)
+    before = SearchResult(smallest, smallest, nothing, proven, ended := torch.ones_like(task.margins.holds), ended)
+    found = split(task, before, _holding(task) & (proven < len(sizes)), CLOSE, watch, sizes[-1].expand_as(smallest))
+    return (sizes <= found.eps.unsqueeze(-1)).sum(-1)

@@ -73,7 +73,7 @@ class Result:
 
 
 def _format(kind: type) -> str:
-    return f"popqorn-{kind.__name__.lower()}-2"
+    return f"popqorn-{kind.__name__.lower()}-3"
 
 
 def _hints(kind: type) -> dict[str, Any]:

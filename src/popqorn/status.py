@@ -7,6 +7,7 @@ class Status(StrEnum):
     """What a sample's result means; `remedy` says what to do next."""
 
     CERTIFIED = "certified"
+    EXACT = "exact: an attack succeeds just beyond"
     MISCLASSIFIED = "misclassified"
     VIOLATED = "violated by the input itself"
     NOT_CERTIFIED = "not certified at any size tried"
@@ -26,6 +27,7 @@ class Status(StrEnum):
 
 _REMEDIES = {
     Status.CERTIFIED: "nothing: the result is a proof",
+    Status.EXACT: "nothing: the result is a proof, and no larger one exists, as the counterexample shows",
     Status.MISCLASSIFIED: "the model decides otherwise than labelled; leave labels out to certify decisions as they are",
     Status.VIOLATED: "the property is false for the input as it is; check its rows and offset, or the model",
     Status.NOT_CERTIFIED: "nothing is proven, and nothing refuted: popqorn.attack may show that it can be broken, "

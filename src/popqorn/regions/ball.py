@@ -88,6 +88,10 @@ class BallSet(AllowedSet):
             return torch.where(self.moves.any(-1), math.inf, 0.0).to(self.eps).expand_as(self.eps)
         return self.size_of(self.center + torch.maximum(-self.low, self.high))
 
+    @property
+    def separable(self) -> bool:
+        return True
+
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
         if self.low is not None and self.high is not None:  # what the range does not let go down cannot lower anything
             blocked = torch.where(forms > 0, self.low.unsqueeze(1), self.high.unsqueeze(1)) == 0

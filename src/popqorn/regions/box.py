@@ -84,6 +84,10 @@ class BoxSet(AllowedSet):
     def limit(self) -> float:
         return 1.0
 
+    @property
+    def separable(self) -> bool:
+        return True
+
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
         return (forms.clamp(min=0) * self.down.unsqueeze(1) - forms.clamp(max=0) * self.up.unsqueeze(1)).sum(-1)
 

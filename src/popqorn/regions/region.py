@@ -85,6 +85,11 @@ class AllowedSet:
         """Whether sizes are whole numbers."""
         return False
 
+    @property
+    def separable(self) -> bool:
+        """Whether `size_of` depends on every feature's own distance from the centre alone, and grows with each."""
+        return False
+
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
         """How fast linear forms fall below their value at the centre while the set is small, per unit of size.
 

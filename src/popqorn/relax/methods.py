@@ -13,19 +13,21 @@ class Method:
     """One way to bound a tape: `relax(node, *boxes of its operands)`.
 
     `walk_back` is false for plain intervals: inner bounds then come from a forward pass alone. `joint` bounds count how operands
-    move together, beside all that (`bounds/joint`), with more or less `effort`. `seconds` is how long one sample may take, where
-    a search ends with the time it is given.
+    move together, beside all that (`bounds/joint`), with more or less `effort`. Searches that `split` go on from there, cell by
+    cell (`bounds/split`). `seconds` is how long one sample may take, where a search ends with the time it is given.
     """
 
     name: str
     relax: Callable[..., Relaxation]
     walk_back: bool = True
     joint: bool = False
+    split: bool = False
     effort: int = 1
     seconds: float | None = None
 
 
-def read_method(method: Any, effort: Any = None, seconds: Any = None) -> Method:
+def read_method(method: Any, effort: Any = None, seconds: Any = None, *, frames: bool = False) -> Method:
+    """A method by its name; searches of single `frames` are split by any of them, if there is time."""
     chosen = METHODS[read_choice("method", method, METHODS)]
     if effort is not None:
         if not chosen.joint:
@@ -35,12 +37,12 @@ def read_method(method: Any, effort: Any = None, seconds: Any = None) -> Method:
         chosen = replace(chosen, effort=effort)
     if seconds is None:
         return chosen
-    if chosen.effort < LIMITED:
+    if not frames and not chosen.split and chosen.effort < LIMITED:
         raise ValueError(
-            f"seconds is given, but method is {chosen.name!r} at effort {chosen.effort}, which ends by itself; "
-            "it is for method='tight' with effort=3"
+            f"seconds is given, but method is {chosen.name!r}, which ends by itself; "
+            "it is for method='split', and for method='tight' with effort=3"
         )
-    return replace(chosen, seconds=read_seconds(seconds))
+    return replace(chosen, seconds=read_seconds(seconds), split=chosen.split or (frames and chosen.effort < LIMITED))
 
 
 def _planes(node: Any, *operands: Interval) -> Relaxation:
@@ -66,6 +68,7 @@ METHODS = {
     for method in (
         Method("planes", _planes),
         Method("tight", _planes, joint=True),
+        Method("split", _planes, split=True),
         Method("lines", _lines),
         Method("constants", _constants),
         Method("interval", _constants, walk_back=False),

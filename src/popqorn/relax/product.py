@@ -36,6 +36,13 @@ def product_planes(x: Interval, y: Interval) -> Relaxation:
     return Relaxation(lower, upper)
 
 
+def product_band(slopes: tuple[Tensor, ...], x: Interval, y: Interval) -> Interval:
+    """The least and the greatest value of `x y - a x - b y` over the box, rounded outwards."""
+    a, b = slopes
+    small = torch.zeros_like(x.lower * y.lower, dtype=torch.bool)
+    return Interval(_plane(x, y, a, b, small, 1.0).offset, _plane(x, y, a, b, small, -1.0).offset)
+
+
 def _plane(x: Interval, y: Interval, a: Tensor, b: Tensor, huge: Tensor, side: float) -> Linear:
     """The plane of slopes `a` and `b` that touches the product from below (`side = 1`) or from above (`side = -1`)."""
     a, b = a.masked_fill(huge, 0.0), b.masked_fill(huge, 0.0)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Float
+from popqorn.arithmetic import rounding
 from popqorn.relax.quadratic import Tangent
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 
@@ -103,6 +104,24 @@ class NonlinearNode(Node):
     def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
         """The tangent at operands `at`, with how far the value lies from it over the boxes; None if nothing is known of that."""
         return None
+
+    def secant(self, *operands: Interval) -> tuple[Tensor, ...]:
+        """Slopes beside which the value stays close, over the boxes: by default halfway between those of its planes."""
+        found = self.planes(*operands)
+        return tuple((low + high) / 2 for low, high in zip(found.lower.slopes, found.upper.slopes, strict=True))
+
+    def beside(self, slopes: tuple[Tensor, ...], *operands: Interval) -> Interval:
+        """A box of `value - slopes . operands` over the boxes, for any slopes: by default that of its planes."""
+        found = self.planes(*operands)
+        sides = []
+        for plane, side in ((found.lower, 1.0), (found.upper, -1.0)):
+            total, size = side * plane.offset, plane.offset.abs()
+            for own, slope, box in zip(plane.slopes, slopes, operands, strict=True):
+                tilt = side * (own - slope)
+                total = total + torch.minimum(tilt * box.lower, tilt * box.upper)
+                size = size + (own.abs() + slope.abs()) * box.magnitude
+            sides.append(side * (total - rounding(size)))
+        return Interval(sides[0], sides[1])
 
     def steepest(self, place: int, *operands: Interval) -> Tensor:
         """How fast the value changes with the operand at `place`, at most; asked only of nodes with several operands."""

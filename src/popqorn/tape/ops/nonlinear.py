@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from popqorn.relax.activations import Activation
+from popqorn.relax.band import gate_band, gate_secant
 from popqorn.relax.gates import GateKind
 from popqorn.relax.lines import image, lines
 from popqorn.relax.maximum import maximum_image, maximum_planes
 from popqorn.relax.planes import planes
-from popqorn.relax.product import product_image, product_planes
+from popqorn.relax.product import product_band, product_image, product_planes
 from popqorn.relax.quadratic import Tangent, gate_tangent, product_tangent, unary_tangent
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.relax.weak import gate_image, gate_lines
@@ -72,6 +73,14 @@ class Gate(NonlinearNode):
         v, z = operands
         return _turned(gate_lines(self.kind, -v, z)) if self.closing else gate_lines(self.kind, v, z)
 
+    def secant(self, *operands: Interval) -> tuple[Tensor, ...]:
+        v, z = operands
+        return gate_secant(self.kind, v, z, closing=self.closing)
+
+    def beside(self, slopes: tuple[Tensor, ...], *operands: Interval) -> Interval:
+        (a, b), (v, z) = slopes, operands
+        return gate_band(self.kind, -v, z, -a, b) if self.closing else gate_band(self.kind, v, z, a, b)
+
     def steepest(self, place: int, *operands: Interval) -> Tensor:
         """`|ds/dv t| <= |t| / 4`, `|s dt/dz| <= 1`."""
         z = operands[1].magnitude
@@ -98,6 +107,13 @@ class Product(NonlinearNode):
 
     def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
         return product_tangent(operands[0], operands[1], (at[0], at[1]))
+
+    def secant(self, *operands: Interval) -> tuple[Tensor, ...]:
+        x, y = ((box.lower + box.upper) / 2 for box in operands)
+        return y, x
+
+    def beside(self, slopes: tuple[Tensor, ...], *operands: Interval) -> Interval:
+        return product_band(slopes, *operands)
 
     def steepest(self, place: int, *operands: Interval) -> Tensor:
         return operands[1 - place].magnitude

@@ -1,0 +1,304 @@
+"""Lower bounds of rows of the output over cells, by affine forms whose table neighbouring cells share.
+
+Over a cell, every value of the network is
+
+    value + sum_i t_i columns_i  (to within `loose`),        |t_i - middle_i| <= radius_i,
+
+where the first `t` are the moving features, in units of the group's half widths, and every later one is the error of one
+nonlinearity beside its slopes. A nonlinearity `f` with any slopes `s` is `s . operands` plus `f - s . operands`, which lies
+between its least and its greatest value over the cell's box of the operands: a new `t`. A group of cells has its slopes, and so
+the table of columns, in common; middles and radii are each cell's own. Boxes are `value + middle columns +- radius |columns|`.
+
+Rounding: what a linear operation may be off by is `loose`; it passes linear operations by absolute values, and ends at the next
+nonlinearity, as part of its error. So it grows no faster than errors do.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.arithmetic import FEW, gamma, tiny
+from popqorn.bounds.inner import Run
+from popqorn.bounds.split.cells import Space
+from popqorn.relax.relaxation import Interval
+from popqorn.tape.ops.linear import Affine, Concat, Gather, Input, Slice, Sum
+from popqorn.tape.ops.node import LinearNode, Node, NonlinearNode
+from popqorn.tape.tape import Tape
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What is known of every cell: lower bounds of the rows, and which share of their errors each feature has (per group)."""
+
+    lower: Float[Tensor, "groups cells rows"]
+    share: Float[Tensor, "groups features"]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """`columns` (`[groups, symbols so far, width]`) is None where nothing moves; `fresh` is an error that is no symbol yet."""
+
+    value: Float[Tensor, "#groups width"]
+    columns: Tensor | None
+    loose: Float[Tensor, "#groups #cells width"]
+    fresh: "_Range | None" = None
+
+
+@dataclass(frozen=True)
+class _Range:
+    """`middle - radius <= t <= middle + radius`, `[groups, cells, width]`."""
+
+    middle: Tensor
+    radius: Tensor
+
+    def plus(self, other: "_Range") -> "_Range":
+        return _Range(self.middle + other.middle, self.radius + other.radius)
+
+
+def lower_bounds(
+    tape: Tape,
+    space: Space,
+    center: Run,
+    rows: Float[Tensor, "rows outputs"],
+    lower: Float[Tensor, "groups cells features"],
+    upper: Float[Tensor, "groups cells features"],
+) -> Bounded:
+    """Lower bounds of `rows @ output` over every cell `lower <= x <= upper`, and where their errors come from.
+
+    `center` is the run at the input of this one sample: what moving frames do not reach has its values.
+    """
+    walk = _Forward.over(tape, space, center, lower, upper)
+    last_use = _last_uses(tape)
+    for position, node in enumerate(tape.nodes):
+        walk.forms[position] = walk.form(position, node)
+        for source in {*node.sources, position}:
+            if last_use[source] <= position and source != len(tape.nodes) - 1:
+                walk.forget(source)
+    return walk.bounded(rows)
+
+
+def _last_uses(tape: Tape) -> list[int]:
+    """After which position nobody asks for a node any more; slices ask for what they are slices of."""
+    last = list(range(len(tape.nodes)))
+    for position in range(len(tape.nodes) - 1, -1, -1):
+        node = tape.nodes[position]
+        asked = last[position] if isinstance(node, Slice) else position
+        for source in node.sources:
+            last[source] = max(last[source], asked)
+    return last
+
+
+@dataclass
+class _Forward:
+    """One pass over the tape. `middle` and `radius` (`[groups, cells, symbols]`) say where the symbols lie in every cell;
+    `shares` holds, for every block of symbols, how much of them each moving feature makes (`[groups, features, block]`).
+    """
+
+    tape: Tape
+    space: Space
+    center: Run
+    point: Float[Tensor, "groups frames entries"]
+    half: Float[Tensor, "groups features"]
+    ends: Float[Tensor, "groups 1 features"]
+    middle: Tensor
+    radius: Tensor
+    forms: dict[int, _Form] = field(default_factory=dict)
+    boxes: dict[int, Interval] = field(default_factory=dict)
+    sizes: dict[int, Tensor] = field(default_factory=dict)
+    shares: list[Tensor] = field(default_factory=list)
+
+    @staticmethod
+    def over(tape: Tape, space: Space, center: Run, lower: Tensor, upper: Tensor) -> "_Forward":
+        least, most = lower.amin(1), upper.amax(1)
+        middle = (least + most) / 2
+        half = torch.maximum(most - middle, middle - least).clamp(min=tiny(middle.dtype) ** 0.25)
+        low, high = ((end - middle.unsqueeze(1)) / half.unsqueeze(1) for end in (lower, upper))
+        ends = torch.maximum(least.abs(), most.abs()).unsqueeze(1)
+        return _Forward(tape, space, center, space.points(middle), half, ends, (low + high) / 2, (high - low) / 2)
+
+    def forget(self, position: int) -> None:
+        for table in (self.forms, self.boxes, self.sizes):
+            table.pop(position, None)
+
+    # ---- one node after the other ----------------------------------------------------------------------------------------
+
+    def form(self, position: int, node: Node) -> _Form:
+        if isinstance(node, Input) and node.frame not in self.space.allowed.still:
+            return self._input(node)
+        operands = [self.forms[source] for source in node.sources]
+        if all(operand.columns is None for operand in operands):
+            return _Form(self.center.values[position], None, self.center.errors[position].unsqueeze(1))
+        if not isinstance(node, LinearNode):
+            assert isinstance(node, NonlinearNode)
+            return self._nonlinear(position, node, operands)
+        columns = _pushed(self.tape, node, operands)
+        loose = node.absolute(*_flat(operand.loose for operand in operands))[1]
+        loose = loose.unflatten(0, (-1, max(operand.loose.shape[1] for operand in operands)))
+        if not isinstance(node, Slice | Gather | Concat):
+            loose = loose + self._rounded(node)
+        value = node.evaluate(*(operand.value for operand in operands))
+        fresh = [operand.fresh for operand in operands if operand.fresh is not None]
+        if not fresh:
+            return _Form(value, columns, loose)
+        total = fresh[0]
+        for more in fresh[1:]:
+            total = total.plus(more)
+        return self._injected(_Form(value, columns, loose), total)
+
+    def _input(self, node: Input) -> _Form:
+        features, frame = self.space.allowed.center.shape[2], node.frame
+        columns = self.half.new_zeros(len(self.half), len(self.space.places), features)
+        for number, place in enumerate(self.space.places.tolist()):
+            if place // features == frame:
+                columns[:, number, place % features] = self.half[:, number]
+        value = self.point[:, frame]
+        # ends of cells, their middles and the quotients are rounded, and so are features that stand still
+        furthest = value.abs().unsqueeze(1)
+        moved = self.ends @ columns.ne(0).to(columns)
+        return _Form(value, columns, FEW * torch.finfo(value.dtype).eps * torch.maximum(furthest, moved) + tiny(value.dtype))
+
+    def _rounded(self, node: LinearNode) -> Tensor:
+        """What a linear operation may be off by, whatever the order of its sums: `[groups or 1, 1, width]`."""
+        sizes = [self._size(source) for source in node.sources]
+        count = node.width + sum(size.shape[-1] for size in sizes) + FEW
+        constant, weighed = node.absolute(*_flat(sizes))
+        lost = tiny(weighed.dtype) * count * (1 + sum(size.sum(-1, keepdim=True) for size in sizes))
+        return 2 * gamma(count, weighed.dtype) * (constant + weighed).unsqueeze(1) + lost
+
+    def _nonlinear(self, position: int, node: NonlinearNode, operands: Sequence[_Form]) -> _Form:
+        boxes = [self._box(source) for source in node.sources]
+        hulls = [Interval(box.lower.amin(1), box.upper.amax(1)) for box in boxes]
+        slopes = node.secant(*hulls)
+        band = node.beside(tuple(slope.unsqueeze(1) for slope in slopes), *boxes)
+        value = node.evaluate(*(operand.value for operand in operands))
+        shift, size = -value, value.abs().unsqueeze(1) + band.magnitude
+        radius = (band.upper - band.lower) / 2
+        for slope, operand, source in zip(slopes, operands, node.sources, strict=True):
+            shift = shift + slope * operand.value
+            radius = radius + slope.abs().unsqueeze(1) * operand.loose
+            size = size + slope.abs().unsqueeze(1) * self._size(source)
+        radius = radius + 2 * gamma(FEW, size.dtype) * size + FEW * tiny(size.dtype)
+        found = _Range((band.lower + band.upper) / 2 + shift.unsqueeze(1), radius)
+        columns = _weighed(slopes, operands)
+        form = _Form(value, columns, torch.zeros_like(value).unsqueeze(1))
+        return _Form(form.value, columns, form.loose, found) if self._joins_a_sum(position) else self._injected(form, found)
+
+    def _joins_a_sum(self, position: int) -> bool:
+        """Whether a sum is all that uses a node: then all its errors enter there, together."""
+        users = [node for node in self.tape.nodes[position + 1 :] if position in node.sources]
+        return len(users) == 1 and isinstance(users[0], Sum) and users[0].sources.count(position) == 1
+
+    def _injected(self, form: _Form, error: _Range) -> _Form:
+        """With an error as new symbols."""
+        assert form.columns is not None
+        before = self.middle.shape[-1]
+        groups, cells, width = error.radius.shape
+        self.middle = torch.cat([self.middle, error.middle.expand(groups, cells, width)], dim=-1)
+        self.radius = torch.cat([self.radius, error.radius], dim=-1)
+        moved = form.columns[:, : len(self.space.places)].square()
+        self.shares.append(moved / moved.sum(1, keepdim=True).clamp(min=tiny(moved.dtype)))
+        columns = form.columns.new_zeros(groups, before + width, width)
+        columns[:, : form.columns.shape[1]] = form.columns
+        columns[:, before:].diagonal(dim1=-2, dim2=-1).fill_(1.0)
+        return _Form(form.value, columns, form.loose)
+
+    # ---- boxes -----------------------------------------------------------------------------------------------------------
+
+    def _size(self, position: int) -> Tensor:
+        """At least `|value| + |t| |columns|`, in all cells of a group: `[groups, 1, width]`."""
+        if position not in self.sizes:
+            node, form = self.tape.nodes[position], self.forms[position]
+            if isinstance(node, Slice) and node.sources[0] in self.forms:
+                self.sizes[position] = self._size(node.sources[0])[..., node.start : node.stop]
+            elif form.columns is None:
+                self.sizes[position] = form.value.abs().unsqueeze(1) + form.loose
+            else:
+                count = form.columns.shape[1]
+                furthest = (self.middle.abs() + self.radius).amax(1, keepdim=True)[..., :count]
+                total = form.value.abs().unsqueeze(1) + furthest @ form.columns.abs() + form.loose.amax(1, keepdim=True)
+                if form.fresh is not None:
+                    total = total + (form.fresh.middle.abs() + form.fresh.radius).amax(1, keepdim=True)
+                self.sizes[position] = total * (1 + gamma(count + FEW, total.dtype))
+        return self.sizes[position]
+
+    def _box(self, position: int) -> Interval:
+        """The box of a node in every cell, `[groups, cells, width]`."""
+        if position not in self.boxes:
+            node, form = self.tape.nodes[position], self.forms[position]
+            if isinstance(node, Slice) and node.sources[0] in self.forms:
+                whole = self._box(node.sources[0])
+                self.boxes[position] = Interval(*(end[..., node.start : node.stop] for end in (whole.lower, whole.upper)))
+            else:
+                self.boxes[position] = self._boxed(position, form)
+        return self.boxes[position]
+
+    def _boxed(self, position: int, form: _Form) -> Interval:
+        middle, half = form.value.unsqueeze(1), form.loose
+        if form.columns is not None:
+            count = form.columns.shape[1]
+            middle = middle + self.middle[..., :count] @ form.columns
+            half = half + self.radius[..., :count] @ form.columns.abs()
+            half = half + 2 * gamma(count + FEW, half.dtype) * self._size(position)
+        half = half + FEW * tiny(half.dtype)
+        shape = len(self.half), self.middle.shape[1], middle.shape[-1]
+        return Interval((middle - half).expand(shape), (middle + half).expand(shape))
+
+    def bounded(self, rows: Tensor) -> Bounded:
+        """The bounds of rows of the last node."""
+        position = len(self.tape.nodes) - 1
+        form, size = self.forms[position], self._size(position)
+        if form.fresh is not None:
+            form = self._injected(form, form.fresh)
+        assert form.columns is not None
+        columns = form.columns @ rows.mT
+        count = columns.shape[1]
+        middle = (form.value @ rows.mT).unsqueeze(1) + self.middle[..., :count] @ columns
+        half = self.radius[..., :count] @ columns.abs() + form.loose @ rows.abs().mT
+        terms = count + rows.shape[-1] + FEW
+        lost = 2 * gamma(terms, half.dtype) * (size @ rows.abs().mT) + terms * tiny(half.dtype)
+        errors = columns.abs().amax(-1)[:, len(self.space.places) :] * self.radius.amax(1)[:, len(self.space.places) : count]
+        share = torch.cat(self.shares, dim=-1)[..., : errors.shape[-1]] @ errors.unsqueeze(-1)
+        return Bounded(middle - half - lost, share.squeeze(-1))
+
+
+def _flat(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """`[groups or 1, cells or 1, width]` as rows, all alike."""
+    parts = list(tensors)
+    groups, cells = (max(part.shape[axis] for part in parts) for axis in (0, 1))
+    return [part.expand(groups, cells, -1).flatten(0, 1) for part in parts]
+
+
+def _weighed(slopes: Sequence[Tensor], operands: Sequence[_Form]) -> Tensor:
+    """`sum slope * columns`, operands with fewer symbols counting for those they have."""
+    moving = [(slope, form.columns) for slope, form in zip(slopes, operands, strict=True) if form.columns is not None]
+    moving.sort(key=lambda each: -each[1].shape[1])
+    total = moving[0][0].unsqueeze(1) * moving[0][1]
+    for slope, columns in moving[1:]:
+        total[:, : columns.shape[1]].addcmul_(slope.unsqueeze(1), columns)
+    return total
+
+
+def _pushed(tape: Tape, node: LinearNode, operands: Sequence[_Form]) -> Tensor:
+    """The columns of a linear node."""
+    moving = [(number, form.columns) for number, form in enumerate(operands) if form.columns is not None]
+    moving.sort(key=lambda each: -each[1].shape[1])
+    if isinstance(node, Affine | Sum):
+        pushed = [columns @ node.weights[n].mT if isinstance(node, Affine) else columns for n, columns in moving]
+        total = pushed[0].clone() if isinstance(node, Sum) else pushed[0]
+        for part in pushed[1:]:
+            total[:, : part.shape[1]] += part
+        return total
+    if isinstance(node, Slice):
+        return moving[0][1][..., node.start : node.stop]
+    groups, count = moving[0][1].shape[:2]
+    padded = []
+    for source, form in zip(node.sources, operands, strict=True):
+        columns = moving[0][1].new_zeros(groups, count, tape.nodes[source].width)
+        if form.columns is not None:
+            columns[:, : form.columns.shape[1]] = form.columns
+        padded.append(columns.flatten(0, 1))
+    found: Tensor = node.push(*padded).unflatten(0, (groups, count))
+    return found

@@ -1,0 +1,149 @@
+"""The radii of a task, by whichever search its method asks for, and what each of them means."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from popqorn._typing import Float
+from popqorn.attacks.found import Found, checked
+from popqorn.attacks.scan import FEW
+from popqorn.bounds.chunks import frame_groups
+from popqorn.found import SearchResult
+from popqorn.progress import Watch
+from popqorn.readers.network import Reading
+from popqorn.search import largest_size
+from popqorn.splitting import can_split, split
+from popqorn.status import Status
+from popqorn.task import Task
+
+NEARLY = 1.5  # times the tolerance: how near a counterexample must be for a radius to be exact
+
+
+@dataclass(frozen=True)
+class Radii:
+    """Per entry: what a search found, what it means, and (where splitting looked for one) the nearest counterexample."""
+
+    found: SearchResult
+    status: list[Status]
+    refuted: Tensor | None
+    points: Tensor | None
+
+
+def splitting(task: Task) -> bool:
+    """Whether searches go on by splitting; refuses tasks in which more features move than that is for."""
+    if not task.method.split:
+        return False
+    can = can_split(task)
+    if not bool(can.all()):
+        raise ValueError(
+            f"splitting (method='split', or seconds) is for at most {FEW} moving features of a Ball or a Box, and sample "
+            f"{int((~can).nonzero()[0])} has others; let fewer move (frames, scale), or use method='tight'"
+        )
+    return True
+
+
+def searched(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+    """The largest sizes that are proven."""
+    goes_on = splitting(task)
+    found = largest_size(task, tolerance, watch)
+    if not goes_on:
+        return found
+    sought = found.ended & task.margins.holds & (found.margins > 0).all(-1)
+    return split(task, found, sought, tolerance, watch)
+
+
+def radii(task: Task, reading: Reading, tolerance: float, watch: Watch) -> Radii:
+    """The radii of a task; counterexamples are put to the model itself."""
+    found = searched(task, tolerance, watch)
+    refuted = points = None
+    if found.broken is not None and found.points is not None:
+        refuted, points = checked(reading, task, Found(found.broken, found.points))
+    return Radii(found, statuses(found, task, refuted, tolerance), refuted, points)
+
+
+def each(task: Task, groups: int | None, tolerance: float, watch: Watch) -> Float[Tensor, "batch groups"]:
+    """The radius of every group of a sample's margins alone (None: of every margin); NaN where the user stopped its search."""
+    count = task.margins.rows.shape[1] if groups is None else groups
+    sample = torch.arange(len(task), device=task.margins.rows.device).repeat_interleave(count)
+    alone = replace(task.select(sample), margins=task.margins.split(count))
+    found = searched(alone, tolerance, watch)
+    sizes: Tensor = torch.where(found.ended, found.eps, math.nan).unflatten(0, (-1, count))
+    return sizes
+
+
+@dataclass(frozen=True)
+class FrameRadii:
+    """The radius of every frame alone, `[batch, frames]`, what it means, and the nearest counterexamples."""
+
+    radius: Tensor
+    status: list[tuple[Status, ...]]
+    refuted: Tensor | None
+    points: Tensor | None
+
+
+def frame_by_frame(task: Task, reading: Reading, tolerance: float, watch: Watch) -> FrameRadii:
+    """The radius of every frame when it alone may move; its counterexample is what that frame then is."""
+    task, batch, frames = task.centered(), len(task), task.tape.frames
+    sizes: list[Tensor] = []
+    named: list[list[Status]] = []
+    broken: list[Tensor] = []
+    shown: list[Tensor] = []
+    for group in frame_groups(frames, batch, task.allowed.center.device):
+        sample = torch.arange(batch, device=group.device).repeat(len(group))
+        alone = torch.nn.functional.one_hot(group.repeat_interleave(batch), frames).bool()
+        every = task.select(sample)
+        every = replace(every, allowed=every.allowed.only(alone))
+        result = radii(every, reading, tolerance, watch)
+        found = result.found
+        # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
+        fixed = ~every.allowed.moves.any(-1) & every.margins.holds & (found.margins > 0).all(-1)
+        radius = torch.where(found.ended, torch.where(fixed, math.inf, found.eps), math.nan)
+        sizes.append(radius.unflatten(0, (-1, batch)).T)
+        named.extend(result.status[start : start + batch] for start in range(0, len(result.status), batch))
+        if result.refuted is not None and result.points is not None:
+            broken.append(result.refuted.unflatten(0, (-1, batch)).T)
+            shown.append(result.points[alone].unflatten(0, (-1, batch)).transpose(0, 1))
+    status = list(zip(*named, strict=True))
+    if not broken:
+        return FrameRadii(torch.cat(sizes, dim=1), status, None, None)
+    return FrameRadii(torch.cat(sizes, dim=1), status, torch.cat(broken, dim=1), torch.cat(shown, dim=1))
+
+
+def statuses(result: SearchResult, task: Task, refuted: Tensor | None, tolerance: float) -> list[Status]:
+    """What each radius means."""
+    whole = task.allowed.greatest.tolist()
+    positive = (result.margins > 0).all(-1)
+    least = torch.full_like(result.eps, math.inf) if refuted is None else refuted
+    exact = least.isfinite() & (result.eps >= (1 - NEARLY * tolerance) * least)
+    columns = (task.margins.holds, result.ended, positive, exact, result.open, result.eps, result.failed)
+
+    def of(
+        right: bool,
+        ended: bool,
+        positive: bool,
+        exact: bool,
+        unclosed: bool,
+        radius: float,
+        failed: float,
+        greatest: float,
+        refusal: Status,
+    ) -> Status:
+        if not right:
+            return refusal
+        if not ended:
+            return Status.STOPPED
+        if not positive:
+            return Status.NOT_CERTIFIED
+        if radius >= greatest:
+            return Status.UNBOUNDED
+        if radius == 0:
+            return Status.NOT_CERTIFIED
+        if exact:
+            return Status.EXACT
+        if unclosed:
+            return Status.OUT_OF_EVALUATIONS
+        return Status.UNBOUNDED if math.isinf(failed) else Status.CERTIFIED
+
+    return list(map(of, *(column.tolist() for column in columns), whole, task.margins.refusals()))
