@@ -43,8 +43,10 @@ class Combination:
         self.region, sizes = self._region()
         self.sizes = self.chance.sample(sizes, 2)
         self.spec = self._spec()
+        method = pick((*METHODS, "planes", "planes"))
         self.options: dict[str, Any] = {
-            "method": pick((*METHODS, "planes", "planes")),
+            "method": "planes" if method == "split" and isinstance(self.region, popqorn.Words) else method,
+            "seconds": 0.2 if method == "split" and not isinstance(self.region, popqorn.Words) else None,
             "chunk_rows": pick((None, None, 1, 3)),
             "dtype": pick((torch.float64, torch.float64, torch.float32)),
         }

@@ -59,6 +59,12 @@ def test_the_bracket() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_spec_and_method(spec: str, method: str) -> None:
     model, sequences, claim = network("gru"), inputs(), SPECS[spec]()
+    if method == "split":
+        few = popqorn.Ball(2, scale=torch.eye(*sequences.shape[1:], device="cpu"))
+        fails_nowhere(popqorn.certify, model, sequences, spec=claim, region=few, method=method, tolerance=0.5, seconds=0.05)
+        fails_nowhere(popqorn.verify, model, sequences, 9.0, spec=claim, region=few, method=method, seconds=0.05)
+        fails_nowhere(popqorn.curve, model, sequences, [1.0, 9.0], spec=claim, region=few, method=method, seconds=0.05)
+        return
     fails_nowhere(popqorn.certify, model, sequences, spec=claim, method=method, tolerance=0.5, chunk_rows=5)
     fails_nowhere(popqorn.verify, model, sequences, 0.1, spec=claim, method=method, dtype=torch.float32)
     if method == "planes":

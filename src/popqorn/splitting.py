@@ -16,7 +16,7 @@ from popqorn._typing import Bool, Float
 from popqorn.arithmetic import rounding
 from popqorn.attacks.found import Found, lowest_margin, pull_in
 from popqorn.attacks.scan import FEW as MOST_FEATURES
-from popqorn.attacks.scan import scan
+from popqorn.attacks.scan import coarse_scan
 from popqorn.bounds.split.cells import Cells, Space, axes_of
 from popqorn.bounds.split.forms import lower_bounds
 from popqorn.found import SearchResult
@@ -38,7 +38,7 @@ def can_split(task: Task) -> Bool[Tensor, " batch"]:
     if task.allowed.whole or not task.allowed.separable:
         return torch.zeros_like(task.margins.holds)
     counts = [len(Space.of(task.allowed.select(slice(number, number + 1))).places) for number in range(len(task))]
-    return torch.tensor([0 < count <= MOST_FEATURES for count in counts], device=task.margins.holds.device)
+    return torch.tensor([count <= MOST_FEATURES for count in counts], device=task.margins.holds.device)
 
 
 def split(
@@ -62,8 +62,8 @@ def split(
     for number in range(len(task)):
         if watch.stopped:
             break
-        if bool(sought[number] & (plain.eps[number] < limit[number])):
-            one = task.select(torch.tensor([number], device=broken.device))
+        one = task.select(torch.tensor([number], device=broken.device))
+        if bool(sought[number] & (plain.eps[number] < limit[number])) and len(Space.of(one.allowed).places):
             search = None
             with watch.stoppable():
                 deadline = time.perf_counter() + seconds
@@ -114,7 +114,7 @@ class _Search:
         space, found = Space.of(task.allowed), Found.nothing(task)
         _, linear = task.first_order()
         linear = torch.where(linear.isfinite(), linear, task.allowed.greatest.unsqueeze(1).clamp(max=1.0))
-        scan(task, found, linear, 1, torch.Generator(found.radius.device).manual_seed(0))
+        coarse_scan(task, found, linear, torch.Generator(found.radius.device).manual_seed(0))
         broken = float(found.radius)
         first = FIRST_ROOT * known if known > 0 else float(linear.min())
         size = min(broken if math.isfinite(broken) else first, COVER * limit)

@@ -32,12 +32,28 @@ def few_move(task: Task) -> bool:
 @torch.no_grad()
 def scan(task: Task, found: Found, linear: Float[Tensor, "batch rows"], restarts: int, generator: torch.Generator) -> None:
     """Directions at ever larger sizes until one succeeds; where few features move, once more: closer, and in many more."""
-    furthest = torch.minimum(FAR * linear.amin(-1), task.allowed.greatest)
-    few = few_move(task)
-    _ascend(task, found, _moves(task, 0, generator), NEAREST * linear.amin(-1), furthest, GROWTH if few else GREAT_GROWTH)
-    if few:
-        reached = torch.minimum(found.radius, furthest)
+    coarse_scan(task, found, linear, generator)
+    if _any_move(task) and few_move(task):
+        reached = torch.minimum(found.radius, _furthest(task, linear))
         _ascend(task, found, _moves(task, 1, generator), reached / BACK, reached, SMALL_GROWTH)
+
+
+@torch.no_grad()
+def coarse_scan(task: Task, found: Found, linear: Float[Tensor, "batch rows"], generator: torch.Generator) -> None:
+    """The first of these passes."""
+    if _any_move(task):
+        growth = GROWTH if few_move(task) else GREAT_GROWTH
+        _ascend(task, found, _moves(task, 0, generator), NEAREST * linear.amin(-1), _furthest(task, linear), growth)
+
+
+def _any_move(task: Task) -> bool:
+    """Whether anything moves that rounding does not hide."""
+    box = _unit_box(task)
+    return bool((box.upper > box.lower).any())
+
+
+def _furthest(task: Task, linear: Tensor) -> Tensor:
+    return torch.minimum(FAR * linear.amin(-1), task.allowed.greatest)
 
 
 def _ascend(
