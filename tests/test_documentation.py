@@ -50,6 +50,7 @@ def names(features: int = 5) -> dict[str, Any]:
         "my_module": nn.Sequential(nn.Flatten(), nn.Linear(3 * features, 3)),
         "my_text_classifier": popqorn.TextClassifier(str.split, ["<unk>"], words),
         **dict.fromkeys(("inputs", "digits", "images", "recordings", "readings"), inputs),
+        "strokes": inputs[:1, :1],
         "labels": model(inputs).argmax(-1),
         "lower": inputs - 0.1,
         "upper": inputs + 0.1,

@@ -25,7 +25,7 @@ from popqorn.task import Task
 
 SECONDS = 10.0  # per sample, unless told otherwise
 MOST_GROUPS = 64  # cells that are cut up and bounded at once
-TABLE_BYTES = 2**28  # of the tables of columns of such a batch
+TABLE_BYTES = 2**26  # of the tables of columns of such a batch
 GROWTH = 2.0  # of the root, where everything inside it is proven
 FIRST_ROOT = 1.5  # times what is proven already: the first root, where no counterexample is known
 COVER = 1.01  # times the limit: a root of that size leaves nothing out
@@ -225,5 +225,5 @@ def _groups_at_once(task: Task) -> int:
     nodes = task.tape.nodes
     symbols = sum(node.width for node in nodes if not node.linear)
     widest = max(node.width for node in nodes)
-    each = 3 * symbols * widest * task.allowed.center.element_size()
+    each = 3 * symbols * widest * 4  # bytes of single precision
     return max(1, min(MOST_GROUPS, TABLE_BYTES // each))

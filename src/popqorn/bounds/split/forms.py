@@ -10,11 +10,12 @@ between its least and its greatest value over the cell's box of the operands: a 
 the table of columns, in common; middles and radii are each cell's own. Boxes are `value + middle columns +- radius |columns|`.
 
 Rounding: what a linear operation may be off by is `loose`; it passes linear operations by absolute values, and ends at the next
-nonlinearity, as part of its error. So it grows no faster than errors do.
+nonlinearity, as part of its error. So it grows no faster than errors do. Columns are held in single precision, which is twice as
+fast: what they round is of the size of a cell, and shrinks with it; values are not.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from popqorn.relax.relaxation import Interval
 from popqorn.tape.ops.linear import Affine, Concat, Gather, Input, Slice, Sum
 from popqorn.tape.ops.node import LinearNode, Node, NonlinearNode
 from popqorn.tape.tape import Tape
+
+TABLE = torch.float32  # of the columns
+LARGE = 2**16  # entries of one group's columns: from there on groups are taken one by one, to stay in the cache
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class _Forward:
     radius: Tensor
     forms: dict[int, _Form] = field(default_factory=dict)
     boxes: dict[int, Interval] = field(default_factory=dict)
-    sizes: dict[int, Tensor] = field(default_factory=dict)
+    reached: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     shares: list[Tensor] = field(default_factory=list)
 
     @staticmethod
@@ -120,7 +124,7 @@ class _Forward:
         return _Forward(tape, space, center, space.points(middle), half, ends, (low + high) / 2, (high - low) / 2)
 
     def forget(self, position: int) -> None:
-        for table in (self.forms, self.boxes, self.sizes):
+        for table in (self.forms, self.boxes, self.reached):
             table.pop(position, None)
 
     # ---- one node after the other ----------------------------------------------------------------------------------------
@@ -155,18 +159,30 @@ class _Forward:
             if place // features == frame:
                 columns[:, number, place % features] = self.half[:, number]
         value = self.point[:, frame]
-        # ends of cells, their middles and the quotients are rounded, and so are features that stand still
-        furthest = value.abs().unsqueeze(1)
-        moved = self.ends @ columns.ne(0).to(columns)
-        return _Form(value, columns, FEW * torch.finfo(value.dtype).eps * torch.maximum(furthest, moved) + tiny(value.dtype))
+        # ends of cells, their middles, quotients and columns are rounded, and so are features that stand still
+        furthest = torch.maximum(value.abs().unsqueeze(1), self.ends @ columns.ne(0).to(columns))
+        loose = FEW * torch.finfo(value.dtype).eps * furthest + torch.finfo(TABLE).eps * columns.sum(1, keepdim=True)
+        return _Form(value, columns.to(TABLE), loose + 2 * tiny(TABLE))
 
     def _rounded(self, node: LinearNode) -> Tensor:
         """What a linear operation may be off by, whatever the order of its sums: `[groups or 1, 1, width]`."""
-        sizes = [self._size(source) for source in node.sources]
-        count = node.width + sum(size.shape[-1] for size in sizes) + FEW
-        constant, weighed = node.absolute(*_flat(sizes))
-        lost = tiny(weighed.dtype) * count * (1 + sum(size.sum(-1, keepdim=True) for size in sizes))
-        return 2 * gamma(count, weighed.dtype) * (constant + weighed).unsqueeze(1) + lost
+        values = [self.forms[source].value.abs().unsqueeze(1) for source in node.sources]
+        moved = [self._moved(source) for source in node.sources]
+        dtype = self.half.dtype
+        count = node.width + sum(value.shape[-1] for value in values) + FEW
+        exact, table = 2 * gamma(count, dtype), 2 * gamma(count, TABLE)
+        constant, weighed = node.absolute(*_flat(exact * value + table * far for value, far in zip(values, moved, strict=True)))
+        lost = tiny(dtype) * count * (1 + sum(value.sum(-1, keepdim=True) for value in values))
+        found: Tensor = (weighed + exact * constant).unsqueeze(1) + lost + count * self._lost()
+        return found
+
+    def _lost(self) -> Tensor:
+        """What columns too small to be numbers may hide: `[groups, 1, 1]`."""
+        return tiny(TABLE) * (1 + self._furthest().sum(-1, keepdim=True))
+
+    def _furthest(self) -> Tensor:
+        """The greatest `|t|` of all cells of a group: `[groups, 1, symbols]`."""
+        return (self.middle.abs() + self.radius).amax(1, keepdim=True)
 
     def _nonlinear(self, position: int, node: NonlinearNode, operands: Sequence[_Form]) -> _Form:
         boxes = [self._box(source) for source in node.sources]
@@ -177,14 +193,14 @@ class _Forward:
         shift, size = -value, value.abs().unsqueeze(1) + band.magnitude
         radius = (band.upper - band.lower) / 2
         for slope, operand, source in zip(slopes, operands, node.sources, strict=True):
+            steep = slope.abs().unsqueeze(1)
             shift = shift + slope * operand.value
-            radius = radius + slope.abs().unsqueeze(1) * operand.loose
-            size = size + slope.abs().unsqueeze(1) * self._size(source)
-        radius = radius + 2 * gamma(FEW, size.dtype) * size + FEW * tiny(size.dtype)
+            size = size + steep * operand.value.abs().unsqueeze(1)
+            radius = radius + steep * (operand.loose + 2 * gamma(FEW, TABLE) * self._moved(source))
+        radius = radius + 2 * gamma(FEW, size.dtype) * size + FEW * (tiny(size.dtype) + self._lost())
         found = _Range((band.lower + band.upper) / 2 + shift.unsqueeze(1), radius)
-        columns = _weighed(slopes, operands)
-        form = _Form(value, columns, torch.zeros_like(value).unsqueeze(1))
-        return _Form(form.value, columns, form.loose, found) if self._joins_a_sum(position) else self._injected(form, found)
+        form = _Form(value, _weighed(slopes, operands), torch.zeros_like(value).unsqueeze(1))
+        return replace(form, fresh=found) if self._joins_a_sum(position) else self._injected(form, found)
 
     def _joins_a_sum(self, position: int) -> bool:
         """Whether a sum is all that uses a node: then all its errors enter there, together."""
@@ -199,7 +215,7 @@ class _Forward:
         self.middle = torch.cat([self.middle, error.middle.expand(groups, cells, width)], dim=-1)
         self.radius = torch.cat([self.radius, error.radius], dim=-1)
         moved = form.columns[:, : len(self.space.places)].square()
-        self.shares.append(moved / moved.sum(1, keepdim=True).clamp(min=tiny(moved.dtype)))
+        self.shares.append(moved / moved.sum(1, keepdim=True).clamp(min=tiny(TABLE)))
         columns = form.columns.new_zeros(groups, before + width, width)
         columns[:, : form.columns.shape[1]] = form.columns
         columns[:, before:].diagonal(dim1=-2, dim2=-1).fill_(1.0)
@@ -207,22 +223,28 @@ class _Forward:
 
     # ---- boxes -----------------------------------------------------------------------------------------------------------
 
-    def _size(self, position: int) -> Tensor:
-        """At least `|value| + |t| |columns|`, in all cells of a group: `[groups, 1, width]`."""
-        if position not in self.sizes:
+    def _moved(self, position: int) -> Tensor:
+        """At least `|t| |columns|` and what is loose, in all cells of a group: `[groups or 1, 1, width]`."""
+        return self._reached(position)[1]
+
+    def _reached(self, position: int) -> tuple[Tensor, Tensor]:
+        """At least `radius |columns|` in every cell, `[groups or 1, cells or 1, width]`, and `_moved`."""
+        if position not in self.reached:
             node, form = self.tape.nodes[position], self.forms[position]
             if isinstance(node, Slice) and node.sources[0] in self.forms:
-                self.sizes[position] = self._size(node.sources[0])[..., node.start : node.stop]
+                own, most = self._reached(node.sources[0])
+                self.reached[position] = own[..., node.start : node.stop], most[..., node.start : node.stop]
             elif form.columns is None:
-                self.sizes[position] = form.value.abs().unsqueeze(1) + form.loose
+                self.reached[position] = torch.zeros_like(form.loose), form.loose
             else:
                 count = form.columns.shape[1]
-                furthest = (self.middle.abs() + self.radius).amax(1, keepdim=True)[..., :count]
-                total = form.value.abs().unsqueeze(1) + furthest @ form.columns.abs() + form.loose.amax(1, keepdim=True)
+                rows = torch.cat([self.radius, self._furthest()], dim=1)[..., :count]
+                found = _absolute(rows, form.columns) * (1 + 2 * gamma(count + FEW, TABLE)) + count * self._lost()
+                own, most = found[:, :-1], found[:, -1:] + form.loose.amax(1, keepdim=True)
                 if form.fresh is not None:
-                    total = total + (form.fresh.middle.abs() + form.fresh.radius).amax(1, keepdim=True)
-                self.sizes[position] = total * (1 + gamma(count + FEW, total.dtype))
-        return self.sizes[position]
+                    most = most + (form.fresh.middle.abs() + form.fresh.radius).amax(1, keepdim=True)
+                self.reached[position] = own, most
+        return self.reached[position]
 
     def _box(self, position: int) -> Interval:
         """The box of a node in every cell, `[groups, cells, width]`."""
@@ -236,32 +258,47 @@ class _Forward:
         return self.boxes[position]
 
     def _boxed(self, position: int, form: _Form) -> Interval:
-        middle, half = form.value.unsqueeze(1), form.loose
+        middle, (half, moved) = form.value.unsqueeze(1), self._reached(position)
+        half = half + form.loose + 2 * gamma(FEW, middle.dtype) * (middle.abs() + moved) + FEW * tiny(middle.dtype)
         if form.columns is not None:
-            count = form.columns.shape[1]
-            middle = middle + self.middle[..., :count] @ form.columns
-            half = half + self.radius[..., :count] @ form.columns.abs()
-            half = half + 2 * gamma(count + FEW, half.dtype) * self._size(position)
-        half = half + FEW * tiny(half.dtype)
+            middle = middle + self._middle(form.columns)
+            half = half + 2 * gamma(form.columns.shape[1] + FEW, TABLE) * moved
         shape = len(self.half), self.middle.shape[1], middle.shape[-1]
         return Interval((middle - half).expand(shape), (middle + half).expand(shape))
 
+    def _middle(self, columns: Tensor) -> Tensor:
+        """`middle columns`: `[groups, cells, width]`."""
+        return (self.middle[..., : columns.shape[1]].to(TABLE) @ columns).to(self.middle)
+
     def bounded(self, rows: Tensor) -> Bounded:
         """The bounds of rows of the last node."""
-        position = len(self.tape.nodes) - 1
-        form, size = self.forms[position], self._size(position)
+        form, moved = self.forms[len(self.tape.nodes) - 1], self._moved(len(self.tape.nodes) - 1)
         if form.fresh is not None:
             form = self._injected(form, form.fresh)
         assert form.columns is not None
-        columns = form.columns @ rows.mT
-        count = columns.shape[1]
-        middle = (form.value @ rows.mT).unsqueeze(1) + self.middle[..., :count] @ columns
-        half = self.radius[..., :count] @ columns.abs() + form.loose @ rows.abs().mT
+        columns, magnitude = form.columns @ rows.mT.to(TABLE), rows.abs().mT
+        count, features = columns.shape[1], len(self.space.places)
+        middle = (form.value @ rows.mT).unsqueeze(1) + self._middle(columns)
         terms = count + rows.shape[-1] + FEW
-        lost = 2 * gamma(terms, half.dtype) * (size @ rows.abs().mT) + terms * tiny(half.dtype)
-        errors = columns.abs().amax(-1)[:, len(self.space.places) :] * self.radius.amax(1)[:, len(self.space.places) : count]
-        share = torch.cat(self.shares, dim=-1)[..., : errors.shape[-1]] @ errors.unsqueeze(-1)
-        return Bounded(middle - half - lost, share.squeeze(-1))
+        half = _absolute(self.radius[..., :count], columns) * (1 + 2 * gamma(terms, TABLE)) + form.loose @ magnitude
+        half = half + 2 * gamma(terms, TABLE) * (moved @ magnitude) + terms * (self._lost() + tiny(half.dtype))
+        half = half + 2 * gamma(terms, half.dtype) * (form.value.abs().unsqueeze(1) @ magnitude)
+        errors = columns.abs().amax(-1)[:, features:] * self.radius.amax(1)[:, features:count]
+        share = torch.cat(self.shares, dim=-1)[..., : errors.shape[-1]].to(errors) @ errors.unsqueeze(-1)
+        return Bounded(middle - half, share.squeeze(-1))
+
+
+def _absolute(rows: Float[Tensor, "groups rows symbols"], columns: Float[Tensor, "groups symbols width"]) -> Tensor:
+    """`rows |columns|`, in the precision of the columns."""
+    dtype = rows.dtype
+    rows = rows.to(columns.dtype)
+    groups, count, width = columns.shape
+    if count * width < LARGE:
+        return (rows @ columns.abs()).to(dtype)
+    found = columns.new_empty(groups, rows.shape[1], width)
+    for own, row, out in zip(columns, rows, found, strict=True):
+        torch.mm(row, own.abs(), out=out)
+    return found.to(dtype)
 
 
 def _flat(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -275,9 +312,9 @@ def _weighed(slopes: Sequence[Tensor], operands: Sequence[_Form]) -> Tensor:
     """`sum slope * columns`, operands with fewer symbols counting for those they have."""
     moving = [(slope, form.columns) for slope, form in zip(slopes, operands, strict=True) if form.columns is not None]
     moving.sort(key=lambda each: -each[1].shape[1])
-    total = moving[0][0].unsqueeze(1) * moving[0][1]
+    total = moving[0][0].unsqueeze(1).to(TABLE) * moving[0][1]
     for slope, columns in moving[1:]:
-        total[:, : columns.shape[1]].addcmul_(slope.unsqueeze(1), columns)
+        total[:, : columns.shape[1]].addcmul_(slope.unsqueeze(1).to(TABLE), columns)
     return total
 
 
@@ -286,7 +323,7 @@ def _pushed(tape: Tape, node: LinearNode, operands: Sequence[_Form]) -> Tensor:
     moving = [(number, form.columns) for number, form in enumerate(operands) if form.columns is not None]
     moving.sort(key=lambda each: -each[1].shape[1])
     if isinstance(node, Affine | Sum):
-        pushed = [columns @ node.weights[n].mT if isinstance(node, Affine) else columns for n, columns in moving]
+        pushed = [columns @ node.weights[n].mT.to(TABLE) if isinstance(node, Affine) else columns for n, columns in moving]
         total = pushed[0].clone() if isinstance(node, Sum) else pushed[0]
         for part in pushed[1:]:
             total[:, : part.shape[1]] += part
@@ -299,6 +336,6 @@ def _pushed(tape: Tape, node: LinearNode, operands: Sequence[_Form]) -> Tensor:
         columns = moving[0][1].new_zeros(groups, count, tape.nodes[source].width)
         if form.columns is not None:
             columns[:, : form.columns.shape[1]] = form.columns
-        padded.append(columns.flatten(0, 1))
-    found: Tensor = node.push(*padded).unflatten(0, (groups, count))
+        padded.append(columns.flatten(0, 1).to(operands[0].value))
+    found: Tensor = node.push(*padded).unflatten(0, (groups, count)).to(TABLE)
     return found
