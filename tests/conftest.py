@@ -8,9 +8,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
+import typecheck
+
 # Every shape annotation of the package can be checked from here on; must precede the first import of popqorn.
-_hook = install_import_hook("popqorn", "typecheck.check")
-_hook.__enter__()
+jaxtyping.jaxtyped = typecheck.jaxtyped
+install_import_hook("popqorn", "typecheck.check")
 
 torch.set_num_threads(1)  # small tensors; the test run itself is spread over processes
 settings.register_profile("popqorn", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)

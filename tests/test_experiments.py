@@ -46,7 +46,9 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small networks, trained in a moment."""
+    """Small networks, trained in a moment, and attacks that soon give up."""
+    monkeypatch.setattr("popqorn.attacks.pgd.ROUNDS", 2)
+    monkeypatch.setattr("popqorn.attacks.cw.STEPS", 30)
     monkeypatch.setattr(mnist, "RECIPE", QUICKLY)
     monkeypatch.setattr(mnist, "QUICK", (mnist.Network("rnn", 2, 4),))
     monkeypatch.setattr(relaxations, "QUICK", (mnist.Network("lstm", 2, 4),))
