@@ -37,7 +37,7 @@ each_model = pytest.mark.parametrize("name", MODELS)
 def task_of(name: str, region: Any = None, pooling: str = "last") -> Task:
     """A random network and inputs; the rows are those of its outputs' bounds."""
     model, inputs = random_model(name, pooling=pooling), random_inputs().clamp(-0.9, 0.9)
-    asked = Question.read(model, inputs, lengths=None, region=region or popqorn.Ball(), spec=None, method="tight")
+    asked = Question.read(model, inputs, lengths=None, region=region or popqorn.Ball(), spec=None, method=METHODS["tight"])
     return asked.tasks[0]
 
 

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from popqorn.bounds.joint.greatest import Memory
-from popqorn.bounds.joint.spectrum import Estimate
+from popqorn.bounds.joint.greatest import Memory, Past
 from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.task import Task
 
 FIRST_GAIN = 1.3  # over planes: where the first estimate is made
 MOST_ESTIMATES = 12
-STEEPER = 2.0  # than the chord from the input: how fast a margin falls where it is gone
+MOST_DOUBTS = 8  # estimates after which failures are final
+POWER = 4.0  # of the size: how the loss of a margin grows where it is gone
 STEP = 1.6  # at most, from one try to the next
-SHRUNK = (1.0, 0.995, 0.985, 0.96, 0.9)  # of a size that estimates promised: where its proof is tried
+MOST_POWER = 25.0  # what falls faster was judged too early, or by another choice of tangents: it is tried once more
+SHRUNK = (0.998, 0.99, 0.98, 0.95, 0.9)  # of a size that estimates promised: where its proof is tried
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,27 @@ class _Bracket:
         )
 
     def root(self, margin: Tensor) -> Tensor:
-        """Where margins are gone: on the chord between both ends, or by the fall from the `margin` at the input to one end."""
-        chord = self.low + (self.high - self.low) * self.margin_low / (self.margin_low - self.margin_high)
-        ends = []
-        for eps, found in ((self.low, self.margin_low), (self.high, self.margin_high)):
-            ends.append((eps + found * eps / (STEEPER * (margin - found))).clamp(eps / STEP, eps * STEP))
+        """Where all of the `margin` at the input is lost.
+
+        The loss is nearly a power of the size: that of both ends, or a typical one through one end.
+        """
+        losses = (margin - self.margin_low).log(), (margin - self.margin_high).log()
+        power = (losses[1] - losses[0]) / (self.high / self.low).log()
+        both = self.low * ((margin.log() - losses[0]) / power).exp()
+        ends = [
+            eps * ((margin.log() - loss) / POWER).exp().clamp(1 / STEP, STEP)
+            for eps, loss in zip((self.low, self.high), losses, strict=True)
+        ]
         alone = torch.where(self.high.isfinite() & ~self.margin_high.isnan(), ends[1], ends[0])
-        return torch.where(chord.isfinite(), chord, alone)
+        return torch.where(both.isfinite() & (power > 0), both, alone)
+
+    def doubted(self, margin: Tensor) -> "_Bracket":
+        """Without failures too close to a success that left much of the `margin` over."""
+        fall = ((margin - self.margin_high) / (margin - self.margin_low)).log() / (self.high / self.low).log()
+        again = fall > MOST_POWER  # false for NaN
+        return replace(
+            self, high=self.high.masked_fill(again, torch.inf), margin_high=self.margin_high.masked_fill(again, torch.nan)
+        )
 
 
 def tightened(task: Task, plain: SearchResult, tolerance: float, watch: Watch) -> SearchResult:
@@ -95,12 +110,13 @@ def _promised(
     bracket = _Bracket(plain.eps, torch.full_like(unknown, torch.inf), unknown, unknown)
     tries = torch.zeros_like(plain.evaluations)
     eps = torch.minimum(FIRST_GAIN * plain.eps, greatest)
-    for _ in range(MOST_ESTIMATES):
+    for turn in range(MOST_ESTIMATES):
         index = sought.nonzero().squeeze(1)
         if watch.stopped or not len(index):
             break
         bracket = bracket.after(index, eps[index], estimates.select(index).margins(eps[index]).amin(-1))
         tries = tries.index_add(0, index, torch.ones_like(index))
+        bracket = bracket.doubted(margin) if turn < MOST_DOUBTS else bracket
         root = bracket.root(margin)
         # just below the root, so that one more success ends the search; above it, if that was tried
         eps = torch.where(bracket.low < root * (1 - tolerance / 2), root * (1 - tolerance / 4), root * (1 + tolerance / 2))
@@ -125,12 +141,25 @@ class Estimates:
     def memory(self) -> Memory:
         """What all samples remember."""
         shared = set.intersection(*(set(memory) for memory in self.memories))
-        return {key: Estimate.joined([own[key] for own in self.memories]) for key in shared}
+        return {key: Past.joined([own[key] for own in self.memories]) for key in shared}
 
     def margins(self, eps: Tensor) -> Tensor:
-        """What a proof will probably say."""
+        """What a proof will probably say. Samples near sizes that they remember go together: that is cheaper for all of them."""
+        near = torch.stack([self._near(own, size) for own, size in zip(self.memories, eps, strict=True)])
+        found = torch.empty_like(self.task.margins.offset)
+        for index in (near.nonzero().squeeze(1), (~near).nonzero().squeeze(1)):
+            if len(index):
+                found[index] = self.select(index)._together(eps[index])
+        return found
+
+    def _together(self, eps: Tensor) -> Tensor:
         memory = self.memory()
         found = self.task.estimate(eps, memory)
         for number, own in enumerate(self.memories):
-            own.update({key: estimate.select(number) for key, estimate in memory.items()})
+            own.update({key: past.select(number) for key, past in memory.items()})
         return found
+
+    @staticmethod
+    def _near(memory: Memory, eps: Tensor) -> Tensor:
+        near = [past.near(eps).squeeze(0) for past in memory.values()]
+        return torch.stack(near).all() if near else torch.zeros_like(eps, dtype=torch.bool)

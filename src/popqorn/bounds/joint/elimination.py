@@ -36,6 +36,12 @@ class Stage:
     state: int
     frame: slice
 
+    def select(self, sample: int) -> "Stage":
+        """That of one sample."""
+        parts = (self.following, self.operands, self.partners)
+        following, operands, partners = (None if part is None else part[sample : sample + 1] for part in parts)
+        return Stage(following, self.nodes, operands, partners, self.state, self.frame)
+
 
 def stages_of(linear: Linearised, top: int, nodes: frozenset[int]) -> list[Stage]:
     """The stages of a form over some nonlinear `nodes` that node `top` depends on, first to last."""
@@ -138,21 +144,27 @@ def _gathered(stage: Stage, form: Form, pi: Tensor | None) -> Tensor | None:
     total: Tensor | None = None
     rounded: Tensor | None = None
     if pi is not None and stage.following is not None:
-        following = stage.following.unsqueeze(1)
-        total = following @ pi @ following.mT
-        rounded = _size(following).square() * _size(pi) * gamma(4 * following.shape[-1], pi.dtype)
+        following = stage.following
+        total = _times(_times(pi, following.mT).mT, following.mT)  # Pi is symmetric
+        rounded = _size(following).square().unsqueeze(-1) * _size(pi) * gamma(4 * following.shape[-1], pi.dtype)
     if stage.operands is not None and stage.partners is not None:
         squares, crosses = _diagonals(form, stage.nodes)
-        operands = stage.operands.unsqueeze(1)
-        weighed = torch.addcmul(squares.unsqueeze(-2) * operands, crosses.unsqueeze(-2), stage.partners.unsqueeze(1))
-        part = weighed @ operands.mT
-        more = _size(operands) * _size(weighed) * gamma(4 * operands.shape[-1], part.dtype)
-        total = part if total is None else total + part
+        operands = stage.operands
+        weighed = (squares.unsqueeze(-2) * operands.unsqueeze(1)).addcmul_(crosses.unsqueeze(-2), stage.partners.unsqueeze(1))
+        part = _times(weighed, operands.mT)
+        more = _size(operands).unsqueeze(-1) * _size(weighed) * gamma(4 * operands.shape[-1], part.dtype)
+        total = part if total is None else total.add_(part)
         rounded = more if rounded is None else rounded + more
     if total is None or rounded is None:
         return None
     total.diagonal(dim1=-2, dim2=-1).add_(2 * rounded.unsqueeze(-1))
     return total
+
+
+def _times(matrices: Tensor, factor: Tensor) -> Tensor:
+    """`[batch, rows, ...]` matrices, each times its sample's factor: one product for all rows."""
+    found: Tensor = (matrices.flatten(1, 2) @ factor).unflatten(1, matrices.shape[1:3])
+    return found
 
 
 def _diagonals(form: Form, nodes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

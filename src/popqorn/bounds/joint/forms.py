@@ -30,6 +30,11 @@ class Matrix:
     def select(self, rows: slice | Tensor) -> "Matrix":
         return Matrix(tuple(square[:, rows] for square in self.squares), None if self.cross is None else self.cross[:, rows])
 
+    def of(self, sample: int) -> "Matrix":
+        """That of one sample."""
+        one = slice(sample, sample + 1)
+        return Matrix(tuple(square[one] for square in self.squares), None if self.cross is None else self.cross[one])
+
     def to(self, dtype: torch.dtype) -> "Matrix":
         return Matrix(tuple(square.to(dtype) for square in self.squares), None if self.cross is None else self.cross.to(dtype))
 

@@ -1,5 +1,8 @@
 """The greatest value of a quadratic form over the allowed inputs: errors priced, the eigenvalue estimated and proven."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -8,16 +11,44 @@ from popqorn.arithmetic import FEW, gamma, tiny
 from popqorn.bounds.joint.elimination import Stage, proven, stages_of, widest_stage
 from popqorn.bounds.joint.forms import Form, Matrix, paired
 from popqorn.bounds.joint.spectrum import Estimate, estimate
-from popqorn.bounds.joint.transfer import Known, operand_columns, transferred
+from popqorn.bounds.joint.transfer import Known, nothing, operand_columns, transferred
 
 MARGIN = 1.01  # how far above its estimate an eigenvalue is tried first
 RAISES = (1.0, 1.02, 1.06, 1.2, 1.6, 4.0)
-TRANSFER_BYTES = 2**24  # of an adjoint
-ELIMINATION_BYTES = 2**26  # of the matrices of one stage
+TRANSFER_BYTES = 2**21  # of an adjoint: what is in the cache still when the next operation reads it
+ELIMINATION_BYTES = 2**22  # of the matrices of one stage, likewise
 MOST_ELIMINATED = 2**11  # columns of a stage: more take hours
 
-Memory = dict[tuple[int, int, float], Estimate]
-"""What helps the next call: estimates by node, number of columns, and the way its rows were walked."""
+NEAR = 0.04  # how far, relatively, a size may be from where prices were computed: in estimates they are then scaled instead
+
+
+@dataclass(frozen=True)
+class Past:
+    """What was found of a form at sizes `eps` (`[batch]`): its greatest value, and the prices of its errors at some nodes."""
+
+    guess: Estimate
+    prices: Mapping[int, Tensor]
+    eps: Tensor
+
+    def select(self, sample: int) -> "Past":
+        """That of one sample."""
+        one = slice(sample, sample + 1)
+        return Past(self.guess.select(sample), {node: price[one] for node, price in self.prices.items()}, self.eps[one])
+
+    @staticmethod
+    def joined(parts: "list[Past]") -> "Past":
+        """Those of several samples; prices of the nodes that all of them have."""
+        nodes = set.intersection(*(set(part.prices) for part in parts))
+        prices = {node: torch.cat([part.prices[node] for part in parts]) for node in sorted(nodes)}
+        return Past(Estimate.joined([part.guess for part in parts]), prices, torch.cat([part.eps for part in parts]))
+
+    def near(self, eps: Tensor) -> Bool[Tensor, " batch"]:
+        """Whether sizes are so near that prices are hardly others than these, in proportion."""
+        return (eps / self.eps - 1).abs() < NEAR
+
+
+Memory = dict[tuple[int, int, float], Past]
+"""What helps the next call: by node, number of columns, and the way its rows were walked."""
 
 
 def greatest(known: Known, index: int, form: Form, memory: Memory, way: float, *, prove: bool) -> Float[Tensor, "batch rows"]:
@@ -28,10 +59,17 @@ def greatest(known: Known, index: int, form: Form, memory: Memory, way: float, *
     linear, layout = known.linear, known.linear.layout
     if widest_stage(layout, index) > MOST_ELIMINATED:
         return torch.full_like(next(iter(form.values())).squares[0][..., 0], torch.inf)
-    priced, cost = _priced(known, form, linear.radius.dtype if prove else torch.float32)
-    count = layout.columns(max(layout.stages[node] for node in priced))
+    count = layout.columns(max(layout.stages[node] for node in form))
     key = index, count, way
-    guess = memory[key] = estimate(linear, known.allowed, priced, memory.get(key), torch.float32)
+    past, eps = memory.get(key), known.allowed.eps
+    if past is not None and not prove and bool(past.near(eps).all()):
+        prices, priced_at = past.prices, past.eps
+        priced, cost = _priced_as_before(known, form, past)
+    else:
+        priced, cost, prices = _priced(known, form, linear.radius.dtype if prove else torch.float32)
+        priced_at = eps
+    guess = estimate(linear, known.allowed, priced, None if past is None else past.guess, torch.float32)
+    memory[key] = Past(guess, prices, priced_at)
     value, weights = (each.to(cost) for each in (MARGIN * guess.value, guess.weights))
     spread = known.allowed.spread(weights.unflatten(-1, (-1, layout.tape.features))) * (1 + gamma(count + FEW, cost.dtype))
     apart = _by_columns(known, priced, count)
@@ -39,7 +77,7 @@ def greatest(known: Known, index: int, form: Form, memory: Memory, way: float, *
         stages = stages_of(linear, index, frozenset(priced))
         # rows without any form to speak of are tried, too
         tried = torch.maximum(value, 1e-9 * value.amax(-1, keepdim=True))
-        value = _proven(stages, priced, tried, weights, (tried * spread < apart).any(0))
+        value = _proven(stages, priced, tried, weights, tried * spread < apart)
     sources = {node: layout.tape.nodes[node].sources for node in priced}
     unsure = {node: [linear.unsure(source) for source in own] for node, own in sources.items()}
     far = {node: [linear.size(source) + known.off[source].magnitude for source in own] for node, own in sources.items()}
@@ -72,8 +110,8 @@ def _by_columns(known: Known, form: Form, count: int) -> Float[Tensor, "batch ro
     return known.allowed.reach(lengths).squeeze(-1).square() * up
 
 
-def _priced(known: Known, form: Form, dtype: torch.dtype) -> tuple[Form, Tensor]:
-    """The form with the errors' price in it, and what they cost besides; some rows at a time."""
+def _priced(known: Known, form: Form, dtype: torch.dtype) -> tuple[Form, Tensor, dict[int, Tensor]]:
+    """The form with the errors' price in it, what they cost besides, and the prices to remember; some rows at a time."""
     layout = known.linear.layout
     batch, rows, _ = next(iter(form.values())).squares[0].shape
     widest = max(node.width for node in layout.tape.nodes if not node.linear)
@@ -84,20 +122,39 @@ def _priced(known: Known, form: Form, dtype: torch.dtype) -> tuple[Form, Tensor]
         piece = {node: matrix.select(slice(start, start + each)) for node, matrix in form.items()}
         parts.append(transferred(known, columns, piece, dtype))
     together = {node: Matrix.joined([part.form[node] for part in parts]) for node in parts[0].form}
-    return together, torch.cat([part.cost for part in parts], dim=1)
+    prices = {node: torch.cat([part.prices[node] for part in parts], dim=1).float() for node in parts[0].prices}
+    return together, torch.cat([part.cost for part in parts], dim=1), prices
 
 
-def _proven(stages: list[Stage], form: Form, value: Tensor, weights: Tensor, sought: Bool[Tensor, " rows"]) -> Tensor:
+def _priced_as_before(known: Known, form: Form, past: Past) -> tuple[Form, Tensor]:
+    """The same with prices of a size nearby, scaled: `C = |Phi' Q (J d + e / 2)|` grows with the size, as `J d` does.
+
+    A guess: what it makes of a form is no bound.
+    """
+    nodes = known.linear.layout.tape.nodes
+    some = next(iter(form.values())).squares[0]
+    scale = (known.allowed.eps / past.eps)[:, None, None]
+    priced, cost = dict(form), some.new_zeros(some.shape[:2])
+    for node, before in past.prices.items():
+        price, both = before.to(some) * scale, known.tangents[node].both
+        priced[node] = (form[node] if node in form else nothing(nodes[node], some)).plus(price, both)
+        cost = cost + (price @ both.slack.unsqueeze(-1)).squeeze(-1)
+    return {node: priced[node] for node in sorted(priced, reverse=True)}, cost
+
+
+def _proven(stages: list[Stage], form: Form, value: Tensor, weights: Tensor, sought: Bool[Tensor, "batch rows"]) -> Tensor:
     """The least of some multiples of `value` that is proven, for the rows that are sought; inf where none is."""
     largest = max(stage.state + stage.frame.stop - stage.frame.start for stage in stages)
-    each = max(1, ELIMINATION_BYTES // (8 * len(value) * largest**2))
+    each = max(1, ELIMINATION_BYTES // (8 * largest**2))
     found = torch.full_like(value, torch.inf)
-    for raised in RAISES:
-        open_rows = (found.isinf().any(0) & sought).nonzero().squeeze(1)
-        if not len(open_rows):
-            break
-        for rows in open_rows.split(each):
-            tried = raised * value[:, rows]
-            good = proven(stages, {node: matrix.select(rows) for node, matrix in form.items()}, tried, weights[:, rows])
-            found[:, rows] = torch.minimum(found[:, rows], torch.where(good, tried, torch.inf))
+    for sample in range(len(value)):
+        one = slice(sample, sample + 1)
+        own = [stage.select(sample) for stage in stages]
+        for raised in RAISES:
+            open_rows = (found[sample].isinf() & sought[sample]).nonzero().squeeze(1)
+            for rows in open_rows.split(each) if len(open_rows) else ():
+                tried = raised * value[one, rows]
+                piece = {node: matrix.of(sample).select(rows) for node, matrix in form.items()}
+                good = proven(own, piece, tried, weights[one, rows])
+                found[one, rows] = torch.where(good, tried, torch.inf)
     return found

@@ -17,8 +17,7 @@ from popqorn.regions.region import AllowedSet
 
 STEPS = 8  # of Lanczos, while weights are improved
 LAST_STEPS = 10
-ROUNDS = 2  # of improvement
-POWER = 0.4
+POWERS = (0.4, 0.25, 0.15, 0.15)  # ever smaller steps of improvement
 NEXT_POWER = 0.15  # a smaller step, from one evaluation to the next
 MOST_CHANGE = 2.5
 SOFTNESS = 0.15  # how far below the greatest Ritz value others still count
@@ -73,14 +72,15 @@ def estimate(linear: Linearised, allowed: AllowedSet, form: Form, before: Estima
 
     generator = torch.Generator(diagonal.device).manual_seed(1)
     noise = torch.randn(diagonal.shape, generator=generator, dtype=dtype, device=diagonal.device) / count**0.5
+    powers: tuple[float, ...]
     if before is None:
-        weights, vectors, rounds, last = normed(diagonal.sqrt()), noise, ROUNDS, LAST_STEPS
+        weights, vectors, powers, last = normed(diagonal.sqrt()), noise, POWERS, LAST_STEPS
     else:
-        weights, vectors, rounds, last = before.better, before.vectors + 0.1 * noise, 0, STEPS
-    for _ in range(rounds):
+        weights, vectors, powers, last = before.better, before.vectors + 0.1 * noise, (), STEPS
+    for power in powers:
         values, basis, _ = lanczos(_weighed(product, weights, dtype), vectors, min(STEPS, count))
         vectors = basis[-1] + 0.05 * noise
-        weights = improved(weights, values, basis, POWER)
+        weights = improved(weights, values, basis, power)
     values, basis, residual = lanczos(_weighed(product, weights, dtype), vectors, min(last, count))
     leading = values[..., -1].clamp(min=0).double()
     value = torch.minimum(leading + 0.3 * residual.double(), 1.05 * leading)

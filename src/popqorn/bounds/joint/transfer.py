@@ -80,7 +80,7 @@ def transferred(known: Known, columns: Mapping[int, Tensor], form: Form, dtype: 
             if adjoint is not None:
                 _pull(back, known.linear, node, adjoint)
             continue
-        matrix = form[position] if position in form else _nothing(node, some)
+        matrix = form[position] if position in form else nothing(node, some)
         if adjoint is not None:
             if last is None or last[0] is not adjoint:
                 last = adjoint, _greatest(adjoint.unflatten(1, (rows, count)), known.allowed, layout.tape.features, some.dtype)
@@ -163,7 +163,8 @@ def _seed(
         back.send(source, sent.flatten(1, 2))
 
 
-def _nothing(node: Node, like: Tensor) -> Matrix:
+def nothing(node: Node, like: Tensor) -> Matrix:
+    """A form of no size, for as many rows as `like` has."""
     zero = like.new_zeros(*like.shape[:2], node.width)
     return Matrix(tuple(zero for _ in node.sources), None)
 
