@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import mpmath
@@ -15,10 +15,11 @@ import popqorn
 from popqorn import Ball, Box
 from popqorn.bounds.errors import Errors
 from popqorn.bounds.inner import RelaxedTape, relax
-from popqorn.bounds.stations import Plan, plan_of
+from popqorn.bounds.stations import LinearBounds, Plan, plan_of
 from popqorn.readers.classifier import tape_of
 from popqorn.regions.region import AllowedSet, Region
 from popqorn.relax.methods import METHODS
+from popqorn.relax.relaxation import Interval
 from popqorn.tape.tape import Tape
 from sets import around
 
@@ -102,7 +103,8 @@ def holds_everything(relaxed: RelaxedTape, points: list[Tensor], *, slack: float
     for point in points:
         values = relaxed.tape.values(point.detach())
         for box, value in zip(relaxed.boxes, values, strict=True):
-            assert (value >= box.lower - slack).all() and (value <= box.upper + slack).all()
+            assert (value >= box.lower - slack).all()
+            assert (value <= box.upper + slack).all()
         assert (values[-1] @ rows.mT >= lower - slack).all()
 
 
@@ -117,28 +119,30 @@ def test_no_allowed_input_leaves_the_bounds_of_walks_that_were_cut(cell: str, na
         holds_everything(cut(tape, allowed), points_of(allowed, tape, torch.eye(CLASSES).double()))
 
 
-@each_cell
-def test_linear_bounds_of_stations_hold_at_every_allowed_input(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only over the whole set: pointwise."""
-    tape, allowed = network(cell), around(inputs_of(), 0.3)
-    kept = {}
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[LinearBounds]:
+    """The linear bounds of all stations, in order, of whatever is relaxed while this is there."""
+    found: list[LinearBounds] = []
+    original = Errors.of_station
 
-    def keep(self: Errors, station: Any, frames: Any) -> Any:
-        kept[len(kept)] = station
+    def keep(self: Errors, station: LinearBounds, frames: Interval) -> tuple[Tensor, Tensor]:
+        found.append(station)
         return original(self, station, frames)
 
-    original = Errors.of_station
     monkeypatch.setattr(Errors, "of_station", keep)
+    return found
+
+
+@each_cell
+def test_linear_bounds_of_stations_hold_at_every_allowed_input(cell: str, kept: list[LinearBounds]) -> None:
+    """Not only over the whole set: pointwise."""
+    tape, allowed = network(cell), around(inputs_of(), 0.3)
     cut(tape, allowed)
-    stations = sorted(soon(tape).stations)
-    assert len(kept) == len(stations)
     for point in points_of(allowed, tape, torch.eye(CLASSES).double()):
-        values = tape.values(point.detach())
-        moved = point.detach() - allowed.center
-        for index, station in zip(stations, kept.values(), strict=True):
+        values, moved = tape.values(point.detach()), point.detach() - allowed.center
+        for index, station in zip(sorted(soon(tape).stations), kept, strict=True):
             least = (station.forms @ moved[:, list(station.frames)].flatten(1).unsqueeze(-1)).squeeze(-1) + station.constants
-            both = torch.cat([values[index], -values[index]], dim=-1)
-            assert (least <= both + 1e-12).all()
+            assert (least <= torch.cat([values[index], -values[index]], dim=-1) + 1e-12).all()
 
 
 @each_cell
@@ -225,6 +229,47 @@ def test_weights_that_cancel_at_a_station_prove_nothing_false(dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_stations_pay_for_the_rounding_of_their_own_walks(dtype: torch.dtype, kept: list[LinearBounds]) -> None:
+    """A unit that is 1/2 at every frame, as 1 + 2^54 - 1 - 2^54 + 1/2, is at least as low as its station says, and as high."""
+    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+        kept.clear()
+        tape = tape_of(cancelling_station(order, 6), 6, dtype=dtype, device=torch.device("cpu"))
+        relax(tape, around(torch.zeros(1, 6, 1, dtype=dtype), 0.0), METHODS["planes"], plan=soon(tape))
+        for station in kept:
+            if station.constants.shape[1] == 10:
+                below, above = station.constants[0, 4].item(), -station.constants[0, 9].item()
+                assert below <= 0.5 <= above, order
+        assert len(kept) > 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_products_with_forms_are_off_by_no_more_than_is_charged(dtype: torch.dtype) -> None:
+    """Forms and rows whose products cancel, against fractions."""
+    tape = tape_of(cancelling_station((1.0, 1.0), 2), 2, dtype=dtype, device=torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    worst = Fraction(0)
+    for _ in range(20):
+        half = torch.randn(1, 8, 2, generator=generator).to(dtype) * 10 ** (
+            4 * torch.rand(1, 8, 2, generator=generator).to(dtype)
+        )
+        forms = torch.cat([half, -half * (1 + 1e-6)], dim=1)
+        station = LinearBounds((0, 1), forms, torch.zeros(1, 16, dtype=dtype))
+        rows = torch.rand(1, 1, 16, generator=generator).to(dtype)
+        inputs = torch.ones(1, 2, 1, dtype=dtype)
+        error, _ = Errors(tape, dtype, 1).of_station(station, Interval(-inputs, inputs))
+        computed = (rows @ forms)[0, 0].tolist()
+        columns = [[Fraction(value) for value in column] for column in forms[0].T.tolist()]
+        exactly = [
+            sum(Fraction(row) * value for row, value in zip(rows[0, 0].tolist(), column, strict=True)) for column in columns
+        ]
+        off = sum((abs(Fraction(value) - true) for value, true in zip(computed, exactly, strict=True)), Fraction(0))
+        paid = sum(Fraction(row) * Fraction(cost) for row, cost in zip(rows[0, 0].tolist(), 2 * error[0].tolist(), strict=True))
+        assert off <= paid
+        worst = max(worst, off)
+    assert worst > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("cell", ["relu rnn", "rnn", "lstm", "gru"])
 def test_exact_outputs_lie_in_bounds_that_were_cut(cell: str, dtype: torch.dtype) -> None:
     kind, options = CELLS[cell]
@@ -277,7 +322,8 @@ def test_radii_of_long_sequences_stand_against_attacks(kind: type[nn.RNNBase], n
     inputs = inputs_of(36)
     found = popqorn.certify(model, inputs, norm=norm, tolerance=0.05)
     attacked = popqorn.attack(model, inputs, norm=norm, method="pgd", restarts=1)
-    assert (found.radius > 0).all() and (found.radius < attacked.radius).all()
+    assert (found.radius > 0).all()
+    assert (found.radius < attacked.radius).all()
     assert popqorn.verify(model, inputs, found.radius, norm=norm).certified.all()
     alone = [popqorn.verify(model, inputs[k : k + 1], found.radius[k], norm=norm).margins for k in range(BATCH)]
     torch.testing.assert_close(torch.cat(alone), popqorn.verify(model, inputs, found.radius, norm=norm).margins)

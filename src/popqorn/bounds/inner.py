@@ -138,7 +138,8 @@ def relax(
             joint.stands(index, known[index], error)
         elif joint is not None:
             joint.follow(index, box)
-        if index in wanted and index not in known and not (wide and bool((box.upper - box.lower).max() <= wide)):
+        narrow = wide and index not in plan.stations and bool((box.upper - box.lower).max() <= wide)
+        if index in wanted and index not in known and not narrow:
             box, more, underflow = _narrowed(box, index, error + lost.unsqueeze(-1), walks, rounding, joint)
             error, lost = error + more, lost + underflow
         boxes.append(box)
@@ -176,7 +177,8 @@ def _widened(
 def run(tape: Tape, allowed: AllowedSet, chunk_rows: int | None = None) -> Run:
     """The network at the centres, with proven errors: those of a set without any size."""
     alone = replace(allowed, eps=torch.zeros_like(allowed.eps), still=frozenset())
-    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows, wide=settled(alone.center.dtype))
+    wide = settled(alone.center.dtype, long=bool(plan_of(tape).stations))
+    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows, wide=wide)
     values = tuple(value.expand(len(allowed.center), -1) for value in tape.values(allowed.center))
     errors = []
     for index, (box, value) in enumerate(zip(relaxed.boxes, values, strict=True)):

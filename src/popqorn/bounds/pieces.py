@@ -35,7 +35,7 @@ class Walks:
         self, index: int, count: int, some: Rows, boxes: tuple[Interval, ...] | None = None, *, cut: bool = False
     ) -> Float[Tensor, "batch rows"]:
         """A lower bound of `count` rows @ node[index] for every allowed input; a `cut` one ends at stations."""
-        ends = {end: self.stations[end] for end in self.plan.ends(index) if end in self.stations} if cut else None
+        ends = self._ends(index) if cut else None
         bounds = []
         for samples, pieces in self._pieces(count):
             own = self.allowed.select(samples)
@@ -58,17 +58,21 @@ class Walks:
         return Interval(bound[:, :width], -bound[:, width:]).widened(less)
 
     def _linear(self, index: int, count: int, some: Rows) -> tuple[Tensor, LinearBounds]:
+        ends = self._ends(index)
         bounds: list[Tensor] = []
         linear: list[list[LinearBounds]] = []
         for samples, pieces in self._pieces(count):
             own = self.allowed.select(samples)
             walked = [
-                walk_linear(self.tape, index, some(samples, piece), self.relaxations, self.known, samples, own)
+                walk_linear(self.tape, index, some(samples, piece), self.relaxations, self.known, samples, own, ends)
                 for piece in pieces
             ]
             bounds.append(torch.cat([bound for bound, _ in walked], dim=1))
             linear.append([forms for _, forms in walked])
         return torch.cat(bounds), LinearBounds.joined(linear)
+
+    def _ends(self, index: int) -> dict[int, LinearBounds]:
+        return {end: self.stations[end] for end in self.plan.ends(index) if end in self.stations}
 
     def _pieces(self, count: int) -> list[tuple[slice, list[slice]]]:
         return list(walk_pieces(self.tape, len(self.allowed.center), count, self.chunk_rows, self.allowed.center))

@@ -26,6 +26,7 @@ from popqorn.tape.tape import Tape
 LONG = 32  # frames; up to here all walks go to the inputs
 SPACING = 10  # frames between stations: fewer cost more walks to the inputs, more cost longer walks to the stations
 APART = 8  # frames that a walk passes at least: keeps 0.95 of the radius at 100 frames (benchmarks/long.py)
+FAR = 30  # frames that the walk of a station itself passes: what is lost there is lost for all that end there
 
 
 @dataclass(frozen=True)
@@ -59,24 +60,28 @@ class LinearBounds:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The stations of a tape, and how many nonlinearities a walk passes at least before it ends at one."""
+    """The stations of a tape, and how many nonlinearities a walk passes at least before it ends at one: that of a station
+    itself `far`, any other `apart`.
+    """
 
     tape: Tape
     stations: frozenset[int] = frozenset()
     apart: int = 0
+    far: int = 0
     _ends: dict[int, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
 
     def ends(self, start: int) -> frozenset[int]:
-        """The stations at which walks from `start` end; those of a station itself go on to the inputs."""
-        if start in self.stations or not self.stations:
+        """The stations at which walks from `start` end."""
+        if not self.stations:
             return frozenset()
         if start not in self._ends:
-            self._ends[start] = _backwards(self.tape, start, self.stations, self.apart)[0]
+            apart = self.far if start in self.stations else self.apart
+            self._ends[start] = _backwards(self.tape, start, self.stations, apart)[0]
         return self._ends[start]
 
 
 @lru_cache(maxsize=8)  # a search asks for the same tape again and again
-def plan_of(tape: Tape, *, long: int = LONG, spacing: int = SPACING, apart: int = APART) -> Plan:
+def plan_of(tape: Tape, *, long: int = LONG, spacing: int = SPACING, apart: int = APART, far: int = FAR) -> Plan:
     """Wherever a recurrent network is narrowest: what is used after a level of the tape and computed shortly before it.
 
     A level is an operation on the longest way from the inputs; a vanilla cell takes two, LSTM and GRU three of them.
@@ -93,7 +98,8 @@ def plan_of(tape: Tape, *, long: int = LONG, spacing: int = SPACING, apart: int 
         stations.update(live[min(window, key=width.__getitem__)] if window else ())
     _, distance = _backwards(tape, len(tape.nodes) - 1, frozenset(), 0)
     furthest = max(distance[index] for index, node in enumerate(tape.nodes) if isinstance(node, Input))
-    return Plan(tape, frozenset(stations), apart * max(1, furthest // tape.frames))
+    per_frame = max(1, furthest // tape.frames)
+    return Plan(tape, frozenset(stations), apart * per_frame, far * per_frame)
 
 
 def _levels(tape: Tape) -> list[int]:
