@@ -15,6 +15,7 @@ import popqorn
 from popqorn import Ball, Box
 from popqorn.bounds.errors import Errors
 from popqorn.bounds.inner import RelaxedTape, relax
+from popqorn.bounds.pieces import Walks
 from popqorn.bounds.stations import LinearBounds, Plan, plan_of
 from popqorn.readers.classifier import tape_of
 from popqorn.regions.region import AllowedSet, Region
@@ -240,6 +241,18 @@ def test_stations_pay_for_the_rounding_of_their_own_walks(dtype: torch.dtype, ke
                 below, above = station.constants[0, 4].item(), -station.constants[0, 9].item()
                 assert below <= 0.5 <= above, order
         assert len(kept) > 2
+
+
+def test_linear_bounds_are_moved_outwards_by_what_the_stations_walk_lost() -> None:
+    tape, allowed = network("lstm"), around(inputs_of(), 0.1)
+    plan, relaxed = soon(tape), uncut(tape, allowed)
+    index = max(plan.stations)
+    walks = Walks(tape, allowed, relaxed.relaxations, relaxed.known, plan)
+    constants = []
+    for less in (0.0, 0.25):
+        walks.box(index, torch.full((BATCH, tape.nodes[index].width), less, dtype=torch.float64))
+        constants.append(walks.stations[index].constants)
+    torch.testing.assert_close(constants[1], constants[0] - 0.25)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
