@@ -97,7 +97,7 @@ def plan_of(tape: Tape, *, long: int = LONG, spacing: int = SPACING, apart: int 
         window = [at for at in range(start, start + spacing) if at in live]
         stations.update(live[min(window, key=width.__getitem__)] if window else ())
     _, distance = _backwards(tape, len(tape.nodes) - 1, frozenset(), 0)
-    furthest = max(distance[index] for index, node in enumerate(tape.nodes) if isinstance(node, Input))
+    furthest = max((steps for index, steps in distance.items() if isinstance(tape.nodes[index], Input)), default=0)
     per_frame = max(1, furthest // tape.frames)
     return Plan(tape, frozenset(stations), apart * per_frame, far * per_frame)
 
