@@ -63,9 +63,12 @@ def narrow(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
-def settled(dtype: torch.dtype) -> float:
-    """The width up to which the box of a value that does not move needs no walk: some digits short of full precision."""
-    return float(torch.finfo(dtype).eps ** 0.7)
+def settled(dtype: torch.dtype, *, long: bool = False) -> float:
+    """The width up to which the box of a value that does not move needs no walk: some digits short of full precision.
+
+    After a long sequence, walks are no more exact than the smaller width: they would be made for every frame, and gain nothing.
+    """
+    return float(torch.finfo(dtype).eps ** (0.55 if long else 0.7))
 
 
 def agreement(frames: int, dtype: torch.dtype) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from popqorn.bounds.stations import plan_of
 from popqorn.tape.tape import Tape
 
 CACHE_BYTES = 2**22
@@ -28,16 +29,17 @@ def free_bytes(device: torch.device) -> int:
 def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor, *, joint: bool = False) -> Iterator[Tensor]:
     """The numbers of `entries` in blocks whose boxes and relaxations fit the memory.
 
-    Per value of the tape: two bounds, up to six coefficients, and a number per row twice; for joint bounds a number per input
+    Per value of the tape: two bounds, up to twelve coefficients, and a number per row twice; per value of a station two rows over
+    all inputs; for joint bounds a number per input
     and per nonlinear value, and for each operand of the widest node a few such rows.
     """
     values = sum(node.width for node in tape.nodes)
-    per_entry = like.element_size() * values * (8 + 2 * rows)
+    at_stations = sum(tape.nodes[index].width for index in plan_of(tape).stations)
+    per_entry = like.element_size() * (values * (14 + 2 * rows) + 2 * at_stations * tape.frames * tape.features)
     free = int(SHARE * free_bytes(like.device))
     if joint:
         inputs, curved = tape.frames * tape.features, sum(node.width for node in tape.nodes if not node.linear)
-        widest = max(node.width for node in tape.nodes)
-        per_entry += like.element_size() * (inputs + curved) * (2 * values + 12 * widest)
+        per_entry += like.element_size() * (inputs + curved) * (2 * values + 12 * tape.widest)
         free = min(free, JOINT_BYTES)
     most = free // per_entry
     yield from torch.arange(entries, device=like.device).split(min(MOST_ENTRIES, max(1, most)))
@@ -59,8 +61,7 @@ def walk_pieces(tape: Tape, entries: int, rows: int, chunk_rows: int | None, lik
     """
     if chunk_rows is None:
         whole = CACHE_BYTES if like.device.type == "cpu" else int(SHARE * free_bytes(like.device) / 12)
-        widest = max(node.width for node in tape.nodes)
-        chunk_rows = max(FEWEST_ROWS, whole // (widest * like.element_size()))
+        chunk_rows = max(FEWEST_ROWS, whole // (tape.widest * like.element_size()))
     together = max(1, chunk_rows // rows)
     for start in range(0, entries, together):
         count = min(together, entries - start)

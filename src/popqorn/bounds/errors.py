@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import FEW, NORM, gamma, tiny
+from popqorn.bounds.stations import LinearBounds
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.ops.node import LinearNode, NonlinearNode
 from popqorn.tape.tape import Tape
@@ -26,10 +27,11 @@ SEVERAL = 4  # times a sum's own error: an operand counts at the centre, beside 
 
 @dataclass(frozen=True)
 class Errors:
-    """The bounds for one tape and dtype."""
+    """The bounds for one tape and dtype; walks may end at some of `stations` (`stations.py`)."""
 
     tape: Tape
     dtype: torch.dtype
+    stations: int = 0
 
     def of(self, node: LinearNode, operands: Sequence[Interval], carried: Sequence[Tensor]) -> Tensor:
         """The error of a linear node, from the boxes of its operands and what they carry."""
@@ -42,8 +44,25 @@ class Errors:
 
     def of_input(self, box: Interval) -> Tensor:
         """The error of a frame: of the norms and dot products that regions take of the rows there."""
-        count = self.tape.features + self.tape.frames + self.tape.most_pieces + NORM
-        return SEVERAL * gamma(count, self.dtype) * box.magnitude + FEW * tiny(self.dtype)
+        return SEVERAL * gamma(self._at_frames, self.dtype) * box.magnitude + FEW * tiny(self.dtype)
+
+    @property
+    def _at_frames(self) -> int:
+        """How many operations the rows of a frame go through: pieces are summed, regions take norms."""
+        return self.tape.features + self.tape.frames + self.tape.most_pieces + self.stations + NORM
+
+    def of_station(self, station: LinearBounds, frames: Interval) -> tuple[Tensor, Tensor]:
+        """What walks lose that end at a station, per entry, and by underflow.
+
+        Rows `A` become `A forms`, off by `gamma |A| |forms|`, before they meet inputs less their centre: at most twice as large
+        as the inputs themselves.
+        """
+        forms, constants = station.magnitudes
+        sizes = 2 * frames.magnitude[:, list(station.frames)].flatten(1)
+        count = station.forms.shape[1] + self._at_frames + FEW
+        met = (forms @ sizes.unsqueeze(-1)).squeeze(-1) + constants
+        underflow = 2 * tiny(self.dtype) * self.tape.most_terms * (1 + sizes.sum(-1))
+        return SEVERAL * gamma(count, self.dtype) * met + FEW * tiny(self.dtype), underflow
 
     def of_value(self, box: Interval) -> Tensor:
         """The error of collecting rows at a node and multiplying them by a value in its box."""

@@ -1,6 +1,6 @@
 """Boxes and relaxations of all inner nodes, first to last, and the bounds of the output that follow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.arithmetic import settled
-from popqorn.bounds.chunks import walk_pieces
 from popqorn.bounds.errors import Errors
 from popqorn.bounds.joint.bounds import Joint
-from popqorn.bounds.walk import walk_back
+from popqorn.bounds.pieces import Walks
+from popqorn.bounds.stations import Plan, plan_of
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.methods import METHODS, Method
 from popqorn.relax.relaxation import Interval, Relaxation
@@ -74,7 +74,8 @@ class RelaxedTape:
         def some(samples: slice, piece: slice) -> Tensor:
             return rows[:, piece] if rows.shape[0] == 1 else rows[samples, piece]
 
-        return _walked(self.tape, self.allowed, last, rows.shape[1], some, self.relaxations, self.known, self.chunk_rows, boxes)
+        walks = Walks(self.tape, self.allowed, self.relaxations, self.known, Plan(self.tape), self.chunk_rows)
+        return walks.lower(last, rows.shape[1], some, boxes)
 
 
 @torch.inference_mode()  # thousands of small operations: a tenth of their time is autograd's bookkeeping
@@ -86,25 +87,28 @@ def relax(
     center: Run | None = None,
     wide: float = 0.0,
     joint: Joint | None = None,
+    plan: Plan | None = None,
 ) -> RelaxedTape:
     """Bound and relax the tape node by node, first to last.
 
     What depends on still frames alone is evaluated, or taken from the run at the `center` (whose errors are smaller than those
     of intervals, frame after frame). Every other nonlinearity needs boxes of its operands first: those come from interval
     arithmetic, intersected (if the method walks back) with the bounds of a backward walk through everything relaxed so far;
-    no walk is made for boxes that are at most `wide`. A `joint` one takes part in all of it; a proving one, if the method says so
-    and none is given.
+    no walk is made for boxes that are at most `wide`. Walks of long tapes end at the stations of a `plan`, the tape's own if none
+    is given. A `joint` one takes part in all of it; a proving one, if the method says so and none is given.
     """
     if method.joint and joint is None:
         joint = Joint.around(tape, allowed, prove=True, memory={})
-    wanted = operands_to_bound(tape) if method.walk_back else frozenset()
+    plan = (plan or plan_of(tape)) if method.walk_back and joint is None else Plan(tape)
+    wanted = operands_to_bound(tape) | plan.stations if method.walk_back else frozenset()
     frames = allowed.box()
-    rounding = Errors(tape, allowed.center.dtype)
+    rounding = Errors(tape, allowed.center.dtype, len(plan.stations))
     boxes: list[Interval] = []
     errors: list[Tensor] = []
     relaxations: dict[int, Relaxation] = {}
     known: dict[int, Tensor] = {}
     lost = allowed.eps.new_zeros(1)
+    walks = Walks(tape, allowed, relaxations, known, plan, chunk_rows)
     for index, node in enumerate(tape.nodes):
         operands, carried = [boxes[source] for source in node.sources], [errors[source] for source in node.sources]
         if _is_known(node, known, allowed):
@@ -134,16 +138,28 @@ def relax(
             joint.stands(index, known[index], error)
         elif joint is not None:
             joint.follow(index, box)
-        if index in wanted and index not in known and not (wide and bool((box.upper - box.lower).max() <= wide)):
-            less = error + lost.unsqueeze(-1)
-            if joint is None:
-                box = box.intersect(_walked_box(tape, allowed, index, relaxations, known, chunk_rows).widened(less))
-            else:
-                box = box.intersect(joint.walked_box(index, relaxations, known, less))
-                joint.narrowed(index, box)
+        narrow = wide and index not in plan.stations and bool((box.upper - box.lower).max() <= wide)
+        if index in wanted and index not in known and not narrow:
+            box, more, underflow = _narrowed(box, index, error + lost.unsqueeze(-1), walks, rounding, joint)
+            error, lost = error + more, lost + underflow
         boxes.append(box)
         errors.append(error)
     return RelaxedTape(tape, allowed, method, tuple(boxes), relaxations, known, tuple(errors), lost, chunk_rows, joint)
+
+
+def _narrowed(
+    box: Interval, index: int, less: Tensor, walks: Walks, rounding: Errors, joint: Joint | None
+) -> tuple[Interval, Tensor, Tensor]:
+    """What walks leave of a node's box, and what others lose that end there: per entry, and by underflow."""
+    nothing = torch.zeros_like(less[..., :1])
+    if joint is not None:
+        box = box.intersect(joint.walked_box(index, walks.relaxations, walks.known, less))
+        joint.narrowed(index, box)
+        return box, nothing, nothing[:, 0]
+    box = box.intersect(walks.box(index, less))
+    if index not in walks.stations:
+        return box, nothing, nothing[:, 0]
+    return box, *rounding.of_station(walks.stations[index], walks.allowed.box())
 
 
 def _widened(
@@ -161,7 +177,8 @@ def _widened(
 def run(tape: Tape, allowed: AllowedSet, chunk_rows: int | None = None) -> Run:
     """The network at the centres, with proven errors: those of a set without any size."""
     alone = replace(allowed, eps=torch.zeros_like(allowed.eps), still=frozenset())
-    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows, wide=settled(alone.center.dtype))
+    wide = settled(alone.center.dtype, long=bool(plan_of(tape).stations))
+    relaxed = relax(tape, alone, METHODS["planes"], chunk_rows, wide=wide)
     values = tuple(value.expand(len(allowed.center), -1) for value in tape.values(allowed.center))
     errors = []
     for index, (box, value) in enumerate(zip(relaxed.boxes, values, strict=True)):
@@ -217,51 +234,3 @@ def operands_to_bound(tape: Tape) -> frozenset[int]:
                 elif tape.nodes[source].sources:
                     wanted.add(source)
     return frozenset(wanted)
-
-
-def _walked_box(
-    tape: Tape,
-    allowed: AllowedSet,
-    index: int,
-    relaxations: Mapping[int, Relaxation],
-    known: Mapping[int, Tensor],
-    chunk_rows: int | None,
-) -> Interval:
-    width = tape.nodes[index].width
-
-    def some(samples: slice, piece: slice) -> Tensor:
-        """Rows of the identity and of its negative: of a wide node there are too many to be held at once."""
-        numbers = torch.arange(*piece.indices(2 * width), device=allowed.center.device)
-        rows = allowed.center.new_zeros(1, len(numbers), width)
-        sign = torch.where(numbers < width, 1.0, -1.0).to(rows)
-        rows[0].scatter_(1, (numbers % width).unsqueeze(1), sign.unsqueeze(1))
-        return rows
-
-    bound = _walked(tape, allowed, index, 2 * width, some, relaxations, known, chunk_rows)
-    return Interval(bound[:, :width], -bound[:, width:])
-
-
-def _walked(
-    tape: Tape,
-    allowed: AllowedSet,
-    index: int,
-    count: int,
-    some: Callable[[slice, slice], Tensor],
-    relaxations: Mapping[int, Relaxation],
-    known: Mapping[int, Tensor],
-    chunk_rows: int | None,
-    boxes: tuple[Interval, ...] | None = None,
-) -> Tensor:
-    """A lower bound of `count` rows @ node[index] for every allowed input, in as many pieces as the chunks say.
-
-    `some(samples, piece)` gives the rows of a piece, `[samples or 1, rows, width]`.
-    """
-    bounds = []
-    for samples, pieces in walk_pieces(tape, len(allowed.center), count, chunk_rows, allowed.center):
-        own = allowed.select(samples)
-        walked = [
-            walk_back(tape, index, some(samples, piece), relaxations, known, samples, own, boxes).expand(len(own.center), -1)
-            for piece in pieces
-        ]
-        bounds.append(torch.cat(walked, dim=1))
-    return torch.cat(bounds)

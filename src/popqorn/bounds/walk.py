@@ -5,6 +5,7 @@ nonlinearity replaces its entry by the lower relaxation where the coefficient is
 negative. Upper bounds are lower bounds of the negated rows.
 """
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.arithmetic import sum_below
+from popqorn.bounds.stations import LinearBounds
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.ops.linear import Affine, Concat, Input, Scale, Slice, Sum
@@ -66,8 +68,9 @@ class Form:
 class _Walk:
     """Rows that still wait at nodes further up, piece by piece; the constant terms collected so far, and what has reached frames.
 
-    `relaxations`, `known` and `boxes` are of the whole batch, `samples` says which of it this walk is for. With `boxes`, the walk
-    ends at the nonlinear nodes it meets first: they are taken at the ends of their boxes.
+    `relaxations`, `known`, `boxes` and `ends` are of the whole batch, `samples` says which of it this walk is for. With `boxes`,
+    the walk ends at the nonlinear nodes it meets first: they are taken at the ends of their boxes. At the stations of `ends`, it
+    ends at their linear bounds. With `keep`, all that arrives at frames stays as it is.
     """
 
     tape: Tape
@@ -77,7 +80,11 @@ class _Walk:
     allowed: AllowedSet
     boxes: Sequence[Interval] | None = None
     met: dict[int, Tensor] | None = None
+    ends: Mapping[int, LinearBounds] = field(default_factory=dict)
+    keep: bool = False
     parts: dict[int, Tensor] = field(default_factory=dict)
+    whole: list[tuple[tuple[int, ...], Tensor]] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list)
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
     gathered: dict[int, _Gathered] = field(default_factory=dict)
     terms: list[Tensor] = field(default_factory=list)
@@ -86,11 +93,12 @@ class _Walk:
         """Add `rows * middle + magnitude * half` to the coefficients of `node`."""
         target = self.tape.nodes[node]
         whole = target.sources[0] if isinstance(target, Slice) else node
-        if not isinstance(target, Slice) or whole in self.known or isinstance(self.tape.nodes[whole], Input):
+        if not isinstance(target, Slice) or node in self.ends or whole in self.known or isinstance(self.tape.nodes[whole], Input):
             self.send(node, (rows * middle).addcmul_(magnitude, half))
             return
         place = target.start, target.stop
         if whole not in self.gathered:
+            self.expect(whole)
             shape = max(rows.shape[0], middle.shape[0]), rows.shape[1], self.tape.nodes[whole].width
             self.gathered[whole] = _Gathered(rows.new_empty(shape))
         if self.gathered[whole].overlaps(place):
@@ -98,12 +106,17 @@ class _Walk:
         else:
             self.gathered[whole].add_product(place, rows, magnitude, middle, half)
 
-    def collect(self, node: int) -> Tensor | None:
-        """All that was sent to `node`, at its full width; None if nothing was."""
+    def expect(self, node: int) -> None:
+        """Something is about to be sent to `node`: it gets its turn."""
+        if node not in self.waiting and node not in self.gathered:
+            heapq.heappush(self.queue, -node)
+
+    def collect(self, node: int) -> Tensor:
+        """All that was sent to `node`, at its full width."""
         pieces = self.waiting.pop(node, [])
         if node in self.gathered:
             pieces.append((0, self.gathered.pop(node).finish()))
-        return assembled(pieces, self.tape.nodes[node].width) if pieces else None
+        return assembled(pieces, self.tape.nodes[node].width)
 
     def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
         """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
@@ -114,6 +127,7 @@ class _Walk:
         if node in self.known:
             self.terms.append(_applied(rows, self.value(node)[:, start : start + rows.shape[-1]]))
             return
+        self.expect(node)
         self.waiting.setdefault(node, []).append((start, rows))
         target = self.tape.nodes[node]
         if isinstance(target, Input) and not centered:
@@ -138,18 +152,44 @@ def walk_back(
     samples: slice,
     allowed: AllowedSet,
     boxes: Sequence[Interval] | None = None,
+    ends: Mapping[int, LinearBounds] | None = None,
 ) -> Float[Tensor, "#batch rows"]:
     """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed; `allowed` is theirs alone.
 
     The least value of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound:
     less the rounding of their sum, but not that of the rows themselves (`errors.py`).
-    `known` holds the values of nodes that do not move: the walk ends there. With `boxes` it ends at the first nonlinear nodes.
+    `known` holds the values of nodes that do not move: the walk ends there. With `boxes` it ends at the first nonlinear nodes;
+    at the stations of `ends` it ends at their linear bounds.
     """
-    walk = _Walk(tape, relaxations, known, samples, allowed, boxes)
+    walk = _Walk(tape, relaxations, known, samples, allowed, boxes, ends=ends or {})
     _run(walk, position, rows)
+    if walk.whole:
+        walk.parts.update(allowed.parts(*_side_by_side(walk.whole, tape.features)))
     if walk.parts:
         walk.terms.append(allowed.least(walk.parts))
     return sum_below(walk.terms)
+
+
+def walk_linear(
+    tape: Tape,
+    position: int,
+    rows: Float[Tensor, "#batch rows width"],
+    relaxations: Mapping[int, Relaxation],
+    known: Mapping[int, Tensor],
+    samples: slice,
+    allowed: AllowedSet,
+    ends: Mapping[int, LinearBounds] | None = None,
+) -> tuple[Float[Tensor, "batch rows"], LinearBounds]:
+    """The same, and beside it the linear bounds whose least value it is."""
+    walk = _Walk(tape, relaxations, known, samples, allowed, ends=ends or {}, keep=True)
+    _run(walk, position, rows)
+    shape = len(allowed.center), rows.shape[1]
+    constants = sum_below(walk.terms).expand(shape)
+    if not walk.whole:
+        return constants, LinearBounds((), constants.new_zeros(*shape, 0), constants)
+    frames, forms = _side_by_side(walk.whole, tape.features)
+    least = allowed.least(allowed.parts(frames, forms))
+    return sum_below([*walk.terms, least]).expand(shape), LinearBounds(frames, forms.flatten(2).expand(*shape, -1), constants)
 
 
 def walk_forms(
@@ -168,22 +208,51 @@ def walk_forms(
 
 
 def _run(walk: _Walk, position: int, rows: Tensor) -> None:
+    """Nodes take their turn last to first: when it comes, all that use them have had theirs."""
     walk.send(position, rows)
-    for index in range(position, -1, -1):
-        sent = walk.collect(index)
-        if sent is not None:
-            _pass(walk, index, sent)
+    while walk.queue:
+        index = -heapq.heappop(walk.queue)
+        _pass(walk, index, walk.collect(index))
 
 
 def _pass(walk: _Walk, index: int, rows: Tensor) -> None:
     """Hand the rows of a node on to its operands."""
     node = walk.tape.nodes[index]
-    if isinstance(node, Input):
-        walk.parts[node.frame] = rows if walk.met is not None else walk.allowed.part(node.frame, rows)
+    if index in walk.ends:
+        _end(walk, walk.ends[index], rows)
+    elif isinstance(node, Input):
+        if walk.keep or any(node.frame in frames for frames, _ in walk.whole):
+            walk.whole.append(((node.frame,), rows))
+        else:
+            walk.parts[node.frame] = rows if walk.met is not None else walk.allowed.part(node.frame, rows)
     elif not node.linear:
         _replace(walk, [index], rows)
     else:
         _FAST.get(type(node), _linear)(walk, node, rows)
+
+
+def _end(walk: _Walk, station: LinearBounds, rows: Tensor) -> None:
+    """Positive coefficients of a station's entries meet their lower bounds, negative ones the upper ones."""
+    both = torch.cat([rows.clamp(min=0), (-rows).clamp_(min=0)], dim=-1)
+    walk.terms.append(_applied(both, walk.own(station.constants)))
+    if station.frames:
+        walk.whole.append((station.frames, both @ walk.own(station.forms)))
+
+
+def _side_by_side(parts: list[tuple[tuple[int, ...], Tensor]], features: int) -> tuple[tuple[int, ...], Tensor]:
+    """The sum of rows that reach some frames each, `[batch, rows, frames, features]`, and all these frames in order."""
+    by_frames: dict[tuple[int, ...], Tensor] = {}
+    for reached, rows in parts:
+        by_frames[reached] = by_frames[reached] + rows if reached in by_frames else rows
+    frames = tuple(sorted({frame for reached in by_frames for frame in reached}))
+    place = {frame: number * features for number, frame in enumerate(frames)}
+    pieces: list[tuple[int, Tensor]] = []
+    for reached, rows in by_frames.items():
+        if list(reached) == list(frames[place[reached[0]] // features :][: len(reached)]):
+            pieces.append((place[reached[0]], rows))
+        else:
+            pieces.extend((place[frame], part) for frame, part in zip(reached, rows.split(features, -1), strict=True))
+    return frames, assembled(pieces, len(frames) * features).unflatten(-1, (len(frames), features))
 
 
 def assembled(pieces: list[tuple[int, Tensor]], whole: int) -> Tensor:
@@ -285,19 +354,18 @@ def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
     slopes: dict[int, tuple[Tensor, Tensor]] = {}
     offset = None
     for index in indices:
-        lower, upper = walk.relaxations[index].lower, walk.relaxations[index].upper
-        for source, low, high in zip(walk.tape.nodes[index].sources, lower.slopes, upper.slopes, strict=True):
-            slopes[source] = _added(walk, slopes.get(source), low, high)
-        offset = _added(walk, offset, lower.offset, upper.offset)
+        middle, half = walk.relaxations[index].middle, walk.relaxations[index].half
+        for source, *both in zip(walk.tape.nodes[index].sources, middle.slopes, half.slopes, strict=True):
+            slopes[source] = _added(walk, slopes.get(source), *both)
+        offset = _added(walk, offset, middle.offset, half.offset)
     assert offset is not None
     magnitude = rows.abs()
-    for source, (middle, half) in slopes.items():
-        walk.send_product(source, rows, magnitude, middle, half)
+    for source, (middle_slope, half_slope) in slopes.items():
+        walk.send_product(source, rows, magnitude, middle_slope, half_slope)
     walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
 
 
-def _added(walk: _Walk, before: tuple[Tensor, Tensor] | None, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and half difference of a lower and an upper coefficient, `[batch, 1, width]`, added to those of `before`."""
-    low, high = walk.own(low), walk.own(high)
-    middle, half = ((low + high) / 2).unsqueeze(-2), ((low - high) / 2).unsqueeze(-2)
+def _added(walk: _Walk, before: tuple[Tensor, Tensor] | None, middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
+    """This walk's samples of a mean and a half difference, `[batch, 1, width]`, added to those of `before`."""
+    middle, half = walk.own(middle).unsqueeze(-2), walk.own(half).unsqueeze(-2)
     return (middle, half) if before is None else (before[0] + middle, before[1] + half)

@@ -1,7 +1,7 @@
 """`Ball`: every frame moves inside its own l_p ball, or all of them inside one; optionally inside a range such as [0, 1]."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -125,6 +125,16 @@ class BallSet(AllowedSet):
             # Each side on its own: a middle and a half width would lose the shorter side beside a much longer one.
             return (rows.clamp(min=0) @ down + rows.clamp(max=0) @ up).squeeze(-1)
         return rows if self.total else self._least_clipped(rows, slice(frame, frame + 1))
+
+    def parts(self, frames: Sequence[int], rows: Float[Tensor, "#batch rows frames features"]) -> dict[int, Tensor]:
+        if self.low is not None:
+            return super().parts(frames, rows)
+        share = self.share[:, list(frames)].unsqueeze(1)
+        if share.shape[-1] == 1:
+            lengths = length_above(rows, dual(self.norm)) * share.squeeze(-1) + tiny(rows.dtype)
+        else:
+            lengths = length_above(rows * share, dual(self.norm))
+        return dict(zip(frames, lengths.unbind(-1), strict=True))
 
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "#batch rows"]:
         values = list(parts.values())

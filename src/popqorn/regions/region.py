@@ -6,7 +6,7 @@ with `around`, and an `AllowedSet` with the methods marked below.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -113,6 +113,10 @@ class AllowedSet:
     def part(self, frame: int, rows: Float[Tensor, "#batch rows features"]) -> Tensor:
         """What `least` will need to know of the rows at one frame: as little as possible, as walks are long. All, by default."""
         return rows
+
+    def parts(self, frames: Sequence[int], rows: Float[Tensor, "#batch rows frames features"]) -> dict[int, Tensor]:
+        """The same for several frames at once."""
+        return {frame: self.part(frame, rows[:, :, place]) for place, frame in enumerate(frames)}
 
     def least(self, parts: Mapping[int, Tensor]) -> Float[Tensor, "#batch rows"]:
         """A lower bound of `sum over frames of rows @ (x - center)` over the allowed inputs `x`: the least itself, if known.

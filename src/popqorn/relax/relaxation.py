@@ -1,5 +1,6 @@
 """What a relaxation is: linear functions below and above a nonlinearity over a domain."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,6 +54,21 @@ class Relaxation:
     lower: Linear
     upper: Linear
 
+    @cached_property
+    def middle(self) -> Linear:
+        """The mean of both."""
+        return _combined(self, lambda low, high: (low + high) / 2)
+
+    @cached_property
+    def half(self) -> Linear:
+        """Half of what the lower one has more (it has less, mostly)."""
+        return _combined(self, lambda low, high: (low - high) / 2)
+
     def widened(self, by: Tensor) -> "Relaxation":
         """With both functions moved outwards."""
         return Relaxation(Linear(self.lower.slopes, self.lower.offset - by), Linear(self.upper.slopes, self.upper.offset + by))
+
+
+def _combined(relaxation: Relaxation, combine: Callable[[Tensor, Tensor], Tensor]) -> Linear:
+    lower, upper = relaxation.lower, relaxation.upper
+    return Linear(tuple(map(combine, lower.slopes, upper.slopes)), combine(lower.offset, upper.offset))

@@ -54,7 +54,12 @@ class Tape:
     @cached_property
     def most_terms(self) -> int:
         """A bound of how many numbers are summed up in one entry of a walk's rows."""
-        return 2 * max(node.width for node in self.nodes) + self.most_pieces
+        return 2 * self.widest + self.most_pieces
+
+    @cached_property
+    def widest(self) -> int:
+        """The greatest number of entries of a node."""
+        return max(node.width for node in self.nodes)
 
     @property
     def outputs(self) -> int:
