@@ -96,7 +96,7 @@ def relax(
     and none is given.
     """
     if method.joint and joint is None:
-        joint = Joint.around(tape, allowed, prove=True, memory={})
+        joint = Joint.around(tape, allowed, prove=True, memory={}, effort=method.effort)
     wanted = operands_to_bound(tape) if method.walk_back else frozenset()
     frames = allowed.box()
     rounding = Errors(tape, allowed.center.dtype)

@@ -293,11 +293,17 @@ def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
     magnitude = rows.abs()
     for source, (middle, half) in slopes.items():
         walk.send_product(source, rows, magnitude, middle, half)
-    walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
+    if offset[0].shape[-2] == 1:
+        walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
+    else:
+        walk.terms.append((rows * offset[0]).addcmul_(magnitude, offset[1]).sum(-1))
 
 
 def _added(walk: _Walk, before: tuple[Tensor, Tensor] | None, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and half difference of a lower and an upper coefficient, `[batch, 1, width]`, added to those of `before`."""
-    low, high = walk.own(low), walk.own(high)
-    middle, half = ((low + high) / 2).unsqueeze(-2), ((low - high) / 2).unsqueeze(-2)
+    """Mean and half difference of a lower and an upper coefficient, `[batch, 1, width]`, added to those of `before`.
+
+    `[batch, rows, width]` where every row has coefficients of its own.
+    """
+    low, high = (side if side.dim() == 3 else side.unsqueeze(-2) for side in (walk.own(low), walk.own(high)))
+    middle, half = (low + high) / 2, (low - high) / 2
     return (middle, half) if before is None else (before[0] + middle, before[1] + half)
