@@ -1,11 +1,12 @@
 """What joint bounds (`method="tight"`) are worth: radii beside those of planes and of every other program, and their time.
 
-    python benchmarks/tightness.py [--samples 5] [--only ratios others accuracy batches] [--models NAME ...]
+    python benchmarks/tightness.py [--samples 5] [--only ratios others accuracy batches efforts] [--models NAME ...]
+        [--effort 1 2 3]
 
 One thread, one digit at a time: the first correct digits of the public models, targets as in the reference radii; a bundled GRU
 and an LSTM of 14 frames, trained here once. `ratios` prints tight / planes and the seconds of both; `others` every row of every
 other program on the same digits; `accuracy` how many of the first 100 digits are certified inside [0, 1], untargeted;
-`batches` the time of a batch of 20 beside that of single digits.
+`batches` the time of a batch of 20 beside that of single digits; `efforts` radii and seconds of several efforts.
 """
 
 import argparse
@@ -144,12 +145,28 @@ def batches(names: list[str], single: dict[tuple[str, float], list[Digit]]) -> N
             print(f"{name:24} {alone:14.2f} {together:11.2f} {alone / together:6.2f}", flush=True)
 
 
+def efforts(names: list[str], samples: int, wanted: list[int]) -> None:
+    """Radii by effort, relative to the first one given, and the seconds of each."""
+    columns = "".join(f" {f'effort {effort}':>10} {'ratio':>7} {'s':>7}" for effort in wanted)
+    print(f"\n{'model':24} {'norm':>5} {'digit':>5}{columns}")
+    for name, norm in ((each, norm) for each in names for norm in NORMS[each]):
+        model, inputs, labels, targets, places = correct(name, samples)
+        for number, place in enumerate(places.tolist()):
+            one = slice(number, number + 1)
+            asked = {"labels": labels[one], "targets": targets[one], "norm": norm, "tolerance": TOLERANCE, "method": "tight"}
+            found = [popqorn.certify(model, inputs[one], effort=effort, **asked) for effort in wanted]
+            first = float(found[0].radius)
+            told = "".join(f" {float(each.radius):10.6f} {float(each.radius) / first:7.4f} {each.seconds:7.1f}" for each in found)
+            print(f"{name:24} {norm:5g} {place:5}{told}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=5)
     parser.add_argument("--digits", type=int, default=100, help="of `accuracy`")
     parser.add_argument("--only", nargs="+", default=["ratios", "others", "accuracy", "batches"])
     parser.add_argument("--models", nargs="+", default=list(NORMS))
+    parser.add_argument("--effort", nargs="+", type=int, default=[1, 2], help="of `efforts`")
     options = parser.parse_args()
     torch.set_num_threads(1)
     table = ratios(options.models, options.samples) if set(options.only) & {"ratios", "others", "batches"} else {}
@@ -157,6 +174,8 @@ def main() -> None:
         others(table)
     if "accuracy" in options.only:
         accuracy(options.models, options.digits)
+    if "efforts" in options.only:
+        efforts(options.models, options.samples, options.effort)
     if "batches" in options.only:
         batches(options.models, table)
 

@@ -44,19 +44,19 @@ def splitting(task: Task) -> bool:
     return True
 
 
-def searched(task: Task, tolerance: float, watch: Watch) -> SearchResult:
-    """The largest sizes that are proven."""
+def searched(task: Task, tolerance: float, watch: Watch, first: Float[Tensor, " batch"] | None = None) -> SearchResult:
+    """The largest sizes that are proven; the search may begin at the sizes `first`."""
     goes_on = splitting(task)
-    found = largest_size(task, tolerance, watch)
+    found = largest_size(task, tolerance, watch, first)
     if not goes_on:
         return found
     sought = found.ended & task.margins.holds & (found.margins > 0).all(-1)
     return split(task, found, sought, tolerance, watch)
 
 
-def radii(task: Task, reading: Reading, tolerance: float, watch: Watch) -> Radii:
+def radii(task: Task, reading: Reading, tolerance: float, watch: Watch, first: Float[Tensor, " batch"] | None = None) -> Radii:
     """The radii of a task; counterexamples are put to the model itself."""
-    found = searched(task, tolerance, watch)
+    found = searched(task, tolerance, watch, first)
     refuted = points = None
     if found.broken is not None and found.points is not None:
         refuted, points = checked(reading, task, Found(found.broken, found.points))
@@ -95,7 +95,8 @@ def frame_by_frame(task: Task, reading: Reading, tolerance: float, watch: Watch)
         alone = torch.nn.functional.one_hot(group.repeat_interleave(batch), frames).bool()
         every = task.select(sample)
         every = replace(every, allowed=every.allowed.only(alone))
-        result = radii(every, reading, tolerance, watch)
+        # The frame before says best where to begin: its neighbours' radii are like its own.
+        result = radii(every, reading, tolerance, watch, sizes[-1][:, -1].repeat(len(group)) if sizes else None)
         found = result.found
         # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
         fixed = ~every.allowed.moves.any(-1) & every.margins.holds & (found.margins > 0).all(-1)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from popqorn._typing import Float
 from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.relax.methods import METHODS
@@ -82,24 +83,26 @@ class _State:
         return SearchResult(self.low, self.high, self.proven, self.evaluations, ~self.done & ended, ended)
 
 
-def largest_size(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+def largest_size(task: Task, tolerance: float, watch: Watch, first: Float[Tensor, " batch"] | None = None) -> SearchResult:
     """Search every sample for the largest size with all margins proven positive, to a relative width of `tolerance`.
 
-    A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing.
+    A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing. The search
+    begins at the sizes `first`, if these are given and positive numbers.
     """
     task = task.prepared()
-    return SearchResult.joined([_block(task.select(index), tolerance, watch) for index in task.blocks()])
+    first = torch.full_like(task.allowed.eps, math.nan) if first is None else first
+    return SearchResult.joined([_block(task.select(index), tolerance, watch, first[index]) for index in task.blocks()])
 
 
-def _block(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+def _block(task: Task, tolerance: float, watch: Watch, first: Tensor) -> SearchResult:
     """Joint bounds start from what planes prove."""
     if not task.method.joint or task.allowed.whole:
-        return _search(task, tolerance, watch)
-    plain = _search(replace(task, method=METHODS["planes"]), tolerance, watch)
+        return _search(task, tolerance, watch, first)
+    plain = _search(replace(task, method=METHODS["planes"]), tolerance, watch, first)
     return tightened(task, plain, tolerance, watch)
 
 
-def _search(task: Task, tolerance: float, watch: Watch) -> SearchResult:
+def _search(task: Task, tolerance: float, watch: Watch, first: Tensor) -> SearchResult:
     """One block; what the user stopped before it was searched has no margins."""
     nothing = torch.full_like(task.margins.offset, math.nan)
     state = _State.start(nothing, torch.ones_like(task.margins.holds))
@@ -109,8 +112,10 @@ def _search(task: Task, tolerance: float, watch: Watch) -> SearchResult:
             state = _State.start(margins, task.margins.holds & (margins > 0).all(-1))
             state = _proven_where_still(task, state)
             watch.advance(int(state.done.sum()))
-            search = _search_counts if task.allowed.whole else _search_sizes
-            state = search(task, state, linear, tolerance, watch)
+            if task.allowed.whole:
+                state = _search_counts(task, state, watch)
+            else:
+                state = _search_sizes(task, state, linear, tolerance, watch, first)
     return state.result(state.done | (not watch.stopped))
 
 
@@ -126,7 +131,7 @@ def _proven_where_still(task: Task, state: _State) -> _State:
     return replace(state, proven=state.proven.index_copy(0, index, found), evaluations=counted).closed(still)
 
 
-def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch) -> _State:
+def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch, first: Tensor) -> _State:
     critical = linear.argmin(-1, keepdim=True)
     scale = state.proven.gather(1, critical).squeeze(1)
     linear = linear.gather(1, critical).squeeze(1)
@@ -135,7 +140,8 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
     with watch.stoppable():
         active = (~state.done).nonzero().squeeze(1)
         # The more frames a perturbation passes through, the sooner bounds grow loose, and the smaller an eps to start with.
-        eps = torch.minimum(FIRST_STEP * linear / task.allowed.depth, greatest)[active]
+        begin = torch.where(first.isfinite() & (first > 0), first, FIRST_STEP * linear / task.allowed.depth)
+        eps = torch.minimum(begin, greatest)[active]
         for turn in range(MAX_EVALUATIONS):
             if watch.stopped or not len(active):
                 break
@@ -153,7 +159,7 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
     return state
 
 
-def _search_counts(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch) -> _State:
+def _search_counts(task: Task, state: _State, watch: Watch) -> _State:
     """Bisection over whole numbers, from 1 upwards: sets of more words hold those of fewer."""
     greatest = task.allowed.greatest
     with watch.stoppable():

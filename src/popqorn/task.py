@@ -72,15 +72,28 @@ class Task:
         yield from entry_blocks(self.tape, len(self), self.margins.rows.shape[1], self.allowed.center, joint=joint)
 
     def prove(self, eps: Float[Tensor, " batch"], memory: Memory | None = None) -> Float[Tensor, "batch rows"]:
-        """Lower bounds of the margins over all inputs allowed at size `eps`; `memory` of estimates makes joint ones tighter."""
-        if not self.method.joint:
-            return self._lower(eps, self.method)
-        joint = Joint.around(self.tape, self.allowed.at(eps), prove=True, memory={} if memory is None else memory)
-        return torch.fmax(self._lower(eps, METHODS["planes"]), self._lower(eps, self.method, joint))
+        """Lower bounds of the margins over all inputs allowed at size `eps`; `memory` of estimates makes joint ones tighter.
 
-    def estimate(self, eps: Float[Tensor, " batch"], memory: Memory) -> Float[Tensor, "batch rows"]:
-        """What joint bounds will probably prove, at a fraction of the cost; `memory` makes the next time cheaper still."""
-        return self._lower(eps, self.method, Joint.around(self.tape, self.allowed.at(eps), prove=False, memory=memory))
+        The best of every effort up to the method's: no one of them is the best of all for every row.
+        """
+        found = self._lower(eps, self.method if not self.method.joint else METHODS["planes"])
+        for effort in range(1, self.method.effort + 1) if self.method.joint else ():
+            found = torch.fmax(found, self.at_effort(effort).joint_bounds(eps, {} if memory is None else memory, prove=True))
+        return found
+
+    def at_effort(self, effort: int) -> "Task":
+        """The same with more or less effort."""
+        return replace(self, method=replace(self.method, effort=effort))
+
+    def joint_bounds(self, eps: Float[Tensor, " batch"], memory: Memory, *, prove: bool) -> Float[Tensor, "batch rows"]:
+        """What joint bounds of this effort alone prove; or, at a fraction of the cost, what they will probably prove.
+
+        `memory` makes the next time cheaper still.
+        """
+        allowed = self.allowed.at(eps)
+        return self._lower(
+            eps, self.method, Joint.around(self.tape, allowed, prove=prove, memory=memory, effort=self.method.effort)
+        )
 
     def _lower(self, eps: Tensor, method: Method, joint: Joint | None = None) -> Tensor:
         relaxed = relax(self.tape, self.allowed.at(eps), method, self.chunk_rows, self.center, joint=joint)

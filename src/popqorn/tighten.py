@@ -15,7 +15,7 @@ from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.task import Task
 
-FIRST_GAIN = 1.3  # over planes: where the first estimate is made
+GAINS = {1: 1.3, 2: 1.015, 3: 1.01}  # over planes, and over the effort before: where the first estimate is made
 MOST_ESTIMATES = 12
 MOST_DOUBTS = 8  # estimates after which failures are final
 POWER = 4.0  # of the size: how the loss of a margin grows where it is gone
@@ -70,37 +70,49 @@ class _Bracket:
 
 
 def tightened(task: Task, plain: SearchResult, tolerance: float, watch: Watch) -> SearchResult:
-    """Search on from what planes prove (`plain`), where they prove anything and do not prove everything."""
+    """Search on from what planes prove (`plain`), where they prove anything and do not prove everything.
+
+    Every effort goes on from where the one before came to its end: it never ends below it.
+    """
     sought = plain.ended & (plain.eps > 0) & plain.failed.isfinite() & ~plain.open
     found = plain
+    memories: list[Memory] = [{} for _ in range(len(task))]
     with watch.stoppable():
-        if watch.stopped or not bool(sought.any()):
-            return found
-        estimates = Estimates(task, [{} for _ in range(len(task))])
-        bracket, tries = _promised(estimates, plain, sought, tolerance, watch)
-        found = replace(found, evaluations=found.evaluations + tries)
-        for share in SHRUNK:
-            index = (sought & (share * bracket.low > found.eps)).nonzero().squeeze(1)
-            if watch.stopped or not len(index):
+        for effort in range(1, task.method.effort + 1):
+            if watch.stopped or not bool(sought.any()):
                 break
-            eps = share * bracket.low[index]
-            proven = task.select(index).prove(eps, estimates.select(index).memory())
-            good = proven.amin(-1) > 0  # false for NaN
-            won = index[good]
-            failed = torch.where(good, bracket.high[index], eps)
-            found = replace(
-                found,
-                eps=found.eps.index_copy(0, won, eps[good]),
-                failed=found.failed.index_copy(0, index, torch.where(failed.isfinite(), failed, found.failed[index])),
-                margins=found.margins.index_copy(0, won, proven[good]),
-                evaluations=found.evaluations.index_add(0, index, torch.ones_like(index)),
-            )
-            sought = sought.index_fill(0, won, False)
+            estimates = Estimates(task.at_effort(effort), memories)
+            bracket, tries = _promised(estimates, found, sought, tolerance, watch, GAINS[effort])
+            found = replace(found, evaluations=found.evaluations + tries)
+            found = _proven(estimates, found, sought, bracket, watch)
+    return found
+
+
+def _proven(estimates: "Estimates", found: SearchResult, sought: Tensor, bracket: _Bracket, watch: Watch) -> SearchResult:
+    """Prove what estimates promise, or a little less."""
+    for share in SHRUNK:
+        index = (sought & (share * bracket.low > found.eps)).nonzero().squeeze(1)
+        if watch.stopped or not len(index):
+            break
+        eps = share * bracket.low[index]
+        some = estimates.select(index)
+        proven = some.task.joint_bounds(eps, some.memory(), prove=True)
+        good = proven.amin(-1) > 0  # false for NaN
+        won = index[good]
+        failed = torch.where(good, bracket.high[index], eps)
+        found = replace(
+            found,
+            eps=found.eps.index_copy(0, won, eps[good]),
+            failed=found.failed.index_copy(0, index, torch.where(failed.isfinite(), failed, found.failed[index])),
+            margins=found.margins.index_copy(0, won, proven[good]),
+            evaluations=found.evaluations.index_add(0, index, torch.ones_like(index)),
+        )
+        sought = sought.index_fill(0, won, False)
     return found
 
 
 def _promised(
-    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch
+    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch, gain: float
 ) -> tuple[_Bracket, Tensor]:
     """The largest sizes that estimates promise, and how many each sample took."""
     task = estimates.task
@@ -109,7 +121,7 @@ def _promised(
     unknown = torch.full_like(plain.eps, torch.nan)
     bracket = _Bracket(plain.eps, torch.full_like(unknown, torch.inf), unknown, unknown)
     tries = torch.zeros_like(plain.evaluations)
-    eps = torch.minimum(FIRST_GAIN * plain.eps, greatest)
+    eps = torch.minimum(gain * plain.eps, greatest)
     for turn in range(MOST_ESTIMATES):
         index = sought.nonzero().squeeze(1)
         if watch.stopped or not len(index):
@@ -154,7 +166,7 @@ class Estimates:
 
     def _together(self, eps: Tensor) -> Tensor:
         memory = self.memory()
-        found = self.task.estimate(eps, memory)
+        found = self.task.joint_bounds(eps, memory, prove=False)
         for number, own in enumerate(self.memories):
             own.update({key: past.select(number) for key, past in memory.items()})
         return found

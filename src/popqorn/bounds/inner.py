@@ -98,7 +98,7 @@ def relax(
     is given. A `joint` one takes part in all of it; a proving one, if the method says so and none is given.
     """
     if method.joint and joint is None:
-        joint = Joint.around(tape, allowed, prove=True, memory={})
+        joint = Joint.around(tape, allowed, prove=True, memory={}, effort=method.effort)
     plan = (plan or plan_of(tape)) if method.walk_back and joint is None else Plan(tape)
     wanted = operands_to_bound(tape) | plan.stations if method.walk_back else frozenset()
     frames = allowed.box()

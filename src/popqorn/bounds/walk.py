@@ -362,10 +362,16 @@ def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
     magnitude = rows.abs()
     for source, (middle_slope, half_slope) in slopes.items():
         walk.send_product(source, rows, magnitude, middle_slope, half_slope)
-    walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
+    if offset[0].shape[-2] == 1:
+        walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
+    else:
+        walk.terms.append((rows * offset[0]).addcmul_(magnitude, offset[1]).sum(-1))
 
 
 def _added(walk: _Walk, before: tuple[Tensor, Tensor] | None, middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """This walk's samples of a mean and a half difference, `[batch, 1, width]`, added to those of `before`."""
-    middle, half = walk.own(middle).unsqueeze(-2), walk.own(half).unsqueeze(-2)
+    """This walk's samples of a mean and a half difference, `[batch, 1, width]`, added to those of `before`.
+
+    `[batch, rows, width]` where every row has coefficients of its own.
+    """
+    middle, half = (part if part.dim() == 3 else part.unsqueeze(-2) for part in (walk.own(middle), walk.own(half)))
     return (middle, half) if before is None else (before[0] + middle, before[1] + half)

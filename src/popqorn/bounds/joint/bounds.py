@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import FEW, gamma, sum_below
-from popqorn.bounds.joint.choice import Choice, choose
+from popqorn.bounds.joint.choice import Choice, Passage, choose
+from popqorn.bounds.joint.fan import fanned, worst_values
 from popqorn.bounds.joint.forms import bent
 from popqorn.bounds.joint.greatest import Memory, greatest
 from popqorn.bounds.joint.linear import Layout, Linearised
 from popqorn.bounds.joint.transfer import Known
-from popqorn.bounds.walk import walk_forms
+from popqorn.bounds.walk import Form, walk_forms
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.quadratic import Tangent, plane_tangent
 from popqorn.relax.relaxation import Interval, Relaxation
@@ -20,7 +21,9 @@ from popqorn.tape.ops.node import LinearNode, NonlinearNode
 from popqorn.tape.tape import Tape
 
 INFLATION = (1.6,)  # of boxes, up to which inner rows pass by tangents
+FAN_INFLATION = (1.3, 2.2)  # the same where rows choose their planes
 LAST_INFLATION = (1.3, 1.6, 2.2)  # the last rows try several
+FAN = 2  # the effort from which on rows choose their planes
 
 
 @dataclass
@@ -28,7 +31,8 @@ class Joint:
     """What is known so far of every node, around the middle of the allowed set.
 
     `off[n]` is a range of `e = delta - J d`, what is not linear in a node's displacement. `prove` has eigenvalues proven; without
-    it they are estimates in single precision, and so are all bounds. `memory` carries what helps from one call to the next.
+    it they are estimates in single precision, and so are all bounds. `memory` carries what helps from one call to the next. From
+    an `effort` of 2 on, `fans[n]` are several relaxations of a node, of which every row takes its own (`fan.py`).
     """
 
     tape: Tape
@@ -37,6 +41,8 @@ class Joint:
     memory: Memory
     linear: Linearised
     shift: Tensor
+    effort: int = 1
+    fans: dict[int, list[Relaxation]] = field(default_factory=dict)
     off: dict[int, Interval] = field(default_factory=dict)
     boxes: dict[int, Interval] = field(default_factory=dict)
     widths: dict[int, Tensor] = field(default_factory=dict)
@@ -44,10 +50,11 @@ class Joint:
     choices: dict[int, Choice] = field(default_factory=dict)
 
     @staticmethod
-    def around(tape: Tape, allowed: AllowedSet, *, prove: bool, memory: Memory) -> "Joint":
+    def around(tape: Tape, allowed: AllowedSet, *, prove: bool, memory: Memory, effort: int = 1) -> "Joint":
         point, radius = allowed.units()
         radius = radius * (1 + FEW * torch.finfo(radius.dtype).eps)
-        return Joint(tape, allowed, prove, memory, Linearised(Layout.of(tape, allowed), point, radius), point - allowed.center)
+        linear = Linearised(Layout.of(tape, allowed), point, radius)
+        return Joint(tape, allowed, prove, memory, linear, point - allowed.center, effort)
 
     # ---- one node after the other ----------------------------------------------------------------------------------------
 
@@ -73,6 +80,8 @@ class Joint:
         tangent = replace(tangent, both=replace(tangent.both, slack=tangent.both.slack + outside))
         self.tangents[index] = tangent
         self.linear.slopes[index] = tangent.slopes
+        if self.effort >= FAN:
+            self.fans[index] = [planes, *(widen(each) for each in node.fan(planes, *operands))]
         if tangent.below is not None:
             widths = [self.widths.get(source, torch.zeros_like(value)) for source, value in zip(node.sources, at, strict=True)]
             off = [self.off[source] for source in node.sources]
@@ -135,7 +144,8 @@ class Joint:
         """The box of a node, by rows of the identity and its negative; narrows the range of what is not linear as well."""
         width, value = self.tape.nodes[index].width, self.linear.values[index]
         eye = torch.eye(width, dtype=value.dtype, device=value.device)
-        bound, off = self._lower(index, torch.cat([eye, -eye]).unsqueeze(0), relaxations, known, INFLATION)
+        inflations = INFLATION if self.effort < FAN else FAN_INFLATION
+        bound, off = self._lower(index, torch.cat([eye, -eye]).unsqueeze(0), relaxations, known, inflations)
         lost = error + gamma(FEW, value.dtype) * value.abs()
         self.off[index] = self.off[index].intersect(Interval(off[:, :width] - value - lost, value.neg() - off[:, width:] + lost))
         ranges, reach = self.off[index], self.widths[index]
@@ -183,8 +193,11 @@ class Joint:
         """The same by one choice of planes (alone, if `most` is None) and tangents."""
         frames, batch = list(self.linear.layout.frames), len(self.shift)
         passages = {} if most is None else {n: choice.passage(most) for n, choice in self.choices.items() if n <= index}
-        mixed = {n: passage.relaxation for n, passage in passages.items()}
-        form = walk_forms(self.tape, index, rows, {**relaxations, **mixed}, known, self.allowed)
+        mixed = {**relaxations, **{n: passage.relaxation for n, passage in passages.items()}}
+        form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
+        if self.effort >= FAN and form.frames:
+            mixed = {**mixed, **self._fanned(form, rows.shape[1], passages)}
+            form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
         terms = [term.expand(batch, rows.shape[1]) for term in form.terms]
         met = {n: rows_there.expand(batch, -1, -1) for n, rows_there in form.met.items() if n in passages}
         curved = {n: bent(rows_there, passages[n].below, passages[n].above) for n, rows_there in met.items()}
@@ -205,3 +218,12 @@ class Joint:
         off = sum_below([*terms, centered.sum((-1, -2)), -self.allowed.reach(rest.unsqueeze(-1)).squeeze(-1), -4 * lost])
         unsure = (rows.abs() @ self.linear.unsure(index).unsqueeze(-1)).squeeze(-1)
         return sum_below([*terms, least]), off - unsure
+
+    def _fanned(self, form: Form, rows: int, passages: Mapping[int, Passage]) -> dict[int, Relaxation]:
+        """Relaxations of their own for all rows of a walk, at the nodes it met."""
+        at = worst_values(self.tape, self.allowed, form.frames, rows, (self.linear.point, self.linear.radius))
+        return {
+            n: fanned(self.fans[n], [at[source] for source in self.tape.nodes[n].sources], passages.get(n))
+            for n in form.met
+            if n in self.fans
+        }

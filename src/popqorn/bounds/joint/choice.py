@@ -18,11 +18,13 @@ from popqorn.relax.relaxation import Interval, Linear, Relaxation
 
 @dataclass(frozen=True)
 class Passage:
-    """One nonlinear node as a walk passes it; a bend of 0 where it is a plane."""
+    """One nonlinear node as a walk passes it; a bend of 0 where it is a plane, and not `curved`."""
 
     relaxation: Relaxation
     below: Bend
     above: Bend
+    curved_below: Tensor
+    curved_above: Tensor
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Choice:
         below, above = self.below & narrow, self.above & narrow
         lower = _either(below, self.lines.lower, self.planes.lower)
         upper = _either(above, self.lines.upper, self.planes.upper)
-        return Passage(self.widen(Relaxation(lower, upper)), _where(below, self.tangent.below), _where(above, self.tangent.above))
+        bends = _where(below, self.tangent.below), _where(above, self.tangent.above)
+        return Passage(self.widen(Relaxation(lower, upper)), *bends, below, above)
 
 
 def choose(

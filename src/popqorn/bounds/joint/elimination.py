@@ -36,10 +36,10 @@ class Stage:
     state: int
     frame: slice
 
-    def select(self, sample: int) -> "Stage":
-        """That of one sample."""
+    def select(self, samples: slice) -> "Stage":
+        """That of some samples."""
         parts = (self.following, self.operands, self.partners)
-        following, operands, partners = (None if part is None else part[sample : sample + 1] for part in parts)
+        following, operands, partners = (None if part is None else part[samples] for part in parts)
         return Stage(following, self.nodes, operands, partners, self.state, self.frame)
 
 

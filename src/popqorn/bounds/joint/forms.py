@@ -30,10 +30,9 @@ class Matrix:
     def select(self, rows: slice | Tensor) -> "Matrix":
         return Matrix(tuple(square[:, rows] for square in self.squares), None if self.cross is None else self.cross[:, rows])
 
-    def of(self, sample: int) -> "Matrix":
-        """That of one sample."""
-        one = slice(sample, sample + 1)
-        return Matrix(tuple(square[one] for square in self.squares), None if self.cross is None else self.cross[one])
+    def of(self, samples: slice) -> "Matrix":
+        """That of some samples."""
+        return Matrix(tuple(square[samples] for square in self.squares), None if self.cross is None else self.cross[samples])
 
     def to(self, dtype: torch.dtype) -> "Matrix":
         return Matrix(tuple(square.to(dtype) for square in self.squares), None if self.cross is None else self.cross.to(dtype))
@@ -65,12 +64,13 @@ Form = Mapping[int, Matrix]
 def bent(rows: Tensor, below: Bend, above: Bend) -> Matrix:
     """What rows at a node pay for its tangent: `below` where they are positive, `above` where they are negative."""
     positive, negative = rows.clamp(min=0), -rows.clamp(max=0)
-    squares = tuple(
-        positive * low.unsqueeze(1) + negative * high.unsqueeze(1) for low, high in zip(below.squares, above.squares, strict=True)
-    )
-    if below.cross is None or above.cross is None:
-        return Matrix(squares, None)
-    return Matrix(squares, positive * below.cross.unsqueeze(1) + negative * above.cross.unsqueeze(1))
+
+    def paid(low: Tensor, high: Tensor) -> Tensor:
+        low, high = (side if side.dim() == 3 else side.unsqueeze(1) for side in (low, high))
+        return positive * low + negative * high
+
+    squares = tuple(paid(low, high) for low, high in zip(below.squares, above.squares, strict=True))
+    return Matrix(squares, None if below.cross is None or above.cross is None else paid(below.cross, above.cross))
 
 
 def paired(form: Form, left: Mapping[int, Sequence[Tensor]], right: Mapping[int, Sequence[Tensor]]) -> Tensor:

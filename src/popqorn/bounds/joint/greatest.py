@@ -147,14 +147,15 @@ def _proven(stages: list[Stage], form: Form, value: Tensor, weights: Tensor, sou
     largest = max(stage.state + stage.frame.stop - stage.frame.start for stage in stages)
     each = max(1, ELIMINATION_BYTES // (8 * largest**2))
     found = torch.full_like(value, torch.inf)
-    for sample in range(len(value)):
-        one = slice(sample, sample + 1)
-        own = [stage.select(sample) for stage in stages]
+    together = max(1, each // value.shape[1])
+    for start in range(0, len(value), together):
+        samples = slice(start, start + together)
+        own = [stage.select(samples) for stage in stages]
         for raised in RAISES:
-            open_rows = (found[sample].isinf() & sought[sample]).nonzero().squeeze(1)
+            open_rows = (found[samples].isinf() & sought[samples]).any(0).nonzero().squeeze(1)
             for rows in open_rows.split(each) if len(open_rows) else ():
-                tried = raised * value[one, rows]
-                piece = {node: matrix.of(sample).select(rows) for node, matrix in form.items()}
-                good = proven(own, piece, tried, weights[one, rows])
-                found[one, rows] = torch.where(good, tried, torch.inf)
+                tried = raised * value[samples, rows]
+                piece = {node: matrix.of(samples).select(rows) for node, matrix in form.items()}
+                good = proven(own, piece, tried, weights[samples, rows])
+                found[samples, rows] = torch.minimum(found[samples, rows], torch.where(good, tried, torch.inf))
     return found

@@ -101,6 +101,10 @@ class NonlinearNode(Node):
         flat = tuple(torch.zeros_like(values.lower) for _ in operands)
         return Relaxation(Linear(flat, values.lower), Linear(flat, values.upper))
 
+    def fan(self, planes: Relaxation, *operands: Interval) -> list[Relaxation]:
+        """Other relaxations beside the `planes`, each better somewhere else; none by default."""
+        return []
+
     def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
         """The tangent at operands `at`, with how far the value lies from it over the boxes; None if nothing is known of that."""
         return None

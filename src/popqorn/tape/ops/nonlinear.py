@@ -7,6 +7,7 @@ from torch import Tensor
 
 from popqorn.relax.activations import Activation
 from popqorn.relax.band import gate_band, gate_secant
+from popqorn.relax.fan import gate_fan
 from popqorn.relax.gates import GateKind
 from popqorn.relax.lines import image, lines
 from popqorn.relax.maximum import maximum_image, maximum_planes
@@ -62,6 +63,12 @@ class Gate(NonlinearNode):
     def planes(self, *operands: Interval) -> Relaxation:
         v, z = operands
         return _turned(planes(self.kind, -v, z)) if self.closing else planes(self.kind, v, z)
+
+    def fan(self, planes: Relaxation, *operands: Interval) -> list[Relaxation]:
+        v, z = operands
+        if not self.closing:
+            return gate_fan(self.kind, v, z, planes)
+        return [_turned(each) for each in gate_fan(self.kind, -v, z, _turned(planes))]
 
     def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
         v, z = operands
