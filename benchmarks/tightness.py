@@ -1,6 +1,7 @@
 """What joint bounds (`method="tight"`) are worth: radii beside those of planes and of every other program, and their time.
 
-    python benchmarks/tightness.py [--samples 5] [--only ratios others accuracy batches efforts] [--models NAME ...] [--effort 1 2 3]
+    python benchmarks/tightness.py [--samples 5] [--only ratios others accuracy batches efforts] [--models NAME ...]
+                                   [--effort 1 2 3]
 
 One thread, one digit at a time: the first correct digits of the public models, targets as in the reference radii; a bundled GRU
 and an LSTM of 14 frames, trained here once. `ratios` prints tight / planes and the seconds of both; `others` every row of every
@@ -148,7 +149,7 @@ def efforts(names: list[str], samples: int, wanted: list[int]) -> None:
     """Radii by effort, relative to the first one given, and the seconds of each."""
     columns = "".join(f" {f'effort {effort}':>10} {'ratio':>7} {'s':>7}" for effort in wanted)
     print(f"\n{'model':24} {'norm':>5} {'digit':>5}{columns}")
-    for name, norm in ((name, norm) for name in names for norm in NORMS[name]):
+    for name, norm in ((each, norm) for each in names for norm in NORMS[each]):
         model, inputs, labels, targets, places = correct(name, samples)
         for number, place in enumerate(places.tolist()):
             one = slice(number, number + 1)

@@ -86,7 +86,8 @@ class _Walk:
         """Add `rows * middle + magnitude * half` to the coefficients of `node`."""
         target = self.tape.nodes[node]
         whole = target.sources[0] if isinstance(target, Slice) else node
-        if not isinstance(target, Slice) or whole in self.known or isinstance(self.tape.nodes[whole], Input):
+        learning = rows.requires_grad or middle.requires_grad  # gradients do not pass what is written in place
+        if learning or not isinstance(target, Slice) or whole in self.known or isinstance(self.tape.nodes[whole], Input):
             self.send(node, (rows * middle).addcmul_(magnitude, half))
             return
         place = target.start, target.stop
