@@ -22,7 +22,11 @@ from test_joint import REGIONS, columns_times, displaced, points_of, task_of
 from test_soundness import BATCH, FRAMES, MODELS, attack, on_the_sphere, random_inputs, random_model
 
 BOXES, SAMPLES, SEVERAL = 300, 400, 2
-EFFORTS: list[dict[str, Any]] = [{"method": "tight", "effort": effort} for effort in (1, 2)]
+EFFORTS: list[dict[str, Any]] = [
+    {"method": "tight", "effort": 1},
+    {"method": "tight", "effort": 2},
+    {"method": "tight", "effort": 3, "seconds": 0.3},
+]
 
 
 def some_boxes() -> tuple[Interval, Interval]:
@@ -53,20 +57,54 @@ def test_every_plane_of_a_fan_stays_on_its_side(kind: GateKind, closing: bool) -
     assert better > 0.05  # somewhere it is worth having
 
 
+@pytest.mark.parametrize("closing", [False, True])
+@pytest.mark.parametrize("kind", GateKind)
+def test_a_plane_of_any_slopes_rests_on_the_gate(kind: GateKind, closing: bool) -> None:
+    """On its side of the gate everywhere, and hardly off it where it rests; its offset changes as the envelope theorem says."""
+    gate = Gate((0, 1), kind, BOXES, closing)
+    v, z = some_boxes()
+    slopes = [0.5 * torch.randn(1, 3, BOXES, dtype=torch.float64) for _ in range(4)]
+    lower, upper = (slopes[0], slopes[1]), (slopes[2], slopes[3])
+    found = gate.resting(lower, upper, v, z)
+    share = torch.rand(2, SAMPLES, 1, 1, BOXES, dtype=torch.float64)
+    at = [box.lower + part * (box.upper - box.lower) for box, part in zip((v, z), share, strict=True)]
+    value = gate.evaluate(*at)
+    assert (found.relaxation.lower(*at) <= value).all()
+    assert (found.relaxation.upper(*at) >= value).all()
+    assert all((given == own).all() for given, own in zip(lower, found.relaxation.lower.slopes, strict=True))
+    assert all((given == own).all() for given, own in zip(upper, found.relaxation.upper.slopes, strict=True))
+    for plane, place in ((found.relaxation.lower, found.below), (found.relaxation.upper, found.above)):
+        torch.testing.assert_close(plane(*place), gate.evaluate(*place), rtol=1e-6, atol=1e-6)
+    step = 1e-6
+    moved = gate.resting((lower[0] + step, lower[1]), (upper[0], upper[1] + step), v, z)
+    for new, old, place in (
+        (moved.relaxation.lower, found.relaxation.lower, found.below[0]),
+        (moved.relaxation.upper, found.relaxation.upper, found.above[1]),
+    ):
+        agree = ((new.offset - old.offset) / step + place).abs() < 1e-3 * (1 + place.abs())
+        assert agree.double().mean() > 0.98  # all but where the place jumps
+
+
 def joint_of(task: Task, eps: float, effort: int = 2) -> tuple[Joint, Any]:
+    """Bounds of all nodes by rows with planes of their own; at an effort of 3, a few steps of training for the last rows."""
     allowed = task.allowed.at(torch.full((BATCH,), eps, dtype=torch.float64))
-    joint = Joint.around(task.tape, allowed, prove=True, memory={}, effort=effort)
+    joint = Joint.around(task.tape, allowed, prove=True, memory={}, effort=effort, seconds=0.2)
     with torch.inference_mode():
         return joint, relax(task.tape, allowed, read_method("tight", effort), joint=joint)
 
 
 @pytest.mark.parametrize(
     ("name", "region"),
-    [(name, region) for name in MODELS for region in REGIONS if name == "lstm" or region == "p = inf"],
+    [
+        (name, region)
+        for name in MODELS
+        for region in REGIONS
+        if (name == "lstm") != (region == "p = inf") and "stacked" not in name
+    ],
 )
 def test_boxes_and_ranges_hold_when_rows_choose_their_planes(name: str, region: str) -> None:
     task = task_of(name, REGIONS[region])
-    joint, relaxed = joint_of(task, 0.15)
+    joint, relaxed = joint_of(task, 0.15, 3)
     moved, delta = displaced(joint, points_of(task, 0.15))
     for n, (box, off) in enumerate(zip(joint.boxes.values(), joint.off.values(), strict=True)):
         value = joint.linear.values[n] + delta[n]
@@ -146,6 +184,42 @@ def test_planes_of_a_fan_are_moved_outwards_like_all_others() -> None:
                 assert (widened.upper.offset > own.upper.offset).all()
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_training_raises_the_bound_and_ends_in_time(name: str) -> None:
+    task = task_of(name)
+    bounds = []
+    for effort in (2, 3):
+        _, relaxed = joint_of(task, 0.2, effort)
+        bounds.append(relaxed.lower(task.margins.rows))
+    assert (bounds[1] >= bounds[0] - 1e-12).all()
+    assert (bounds[1] > bounds[0] + 1e-4).any()
+
+
+def test_trained_planes_are_moved_outwards_like_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what `widen` takes off, bounds would be higher: by far more than rounding, if it takes off as much."""
+    task = task_of("lstm")
+    joint, relaxed = joint_of(task, 0.2, 3)
+    calls = 0
+
+    def widened(planes: Relaxation) -> Relaxation:
+        nonlocal calls
+        calls += 1
+        return planes.widened(torch.full_like(planes.lower.offset, 1e3))
+
+    plain = relaxed.lower(task.margins.rows)
+    monkeypatch.setattr(joint, "widens", dict.fromkeys(joint.widens, widened))
+    again = relaxed.lower(task.margins.rows)
+    assert calls > 0
+    assert not (again > plain + 1e-2).any()
+    with torch.inference_mode():
+        top = len(task.tape.nodes) - 1
+        alone = joint._trained(top, task.margins.rows, relaxed.relaxations, relaxed.known, None)
+        start = joint._one_way(top, task.margins.rows, relaxed.relaxations, relaxed.known, None)[0]
+        monkeypatch.setattr(joint, "effort", 1)
+        start = torch.fmax(start, joint._one_way(top, task.margins.rows, relaxed.relaxations, relaxed.known, None)[0])
+    assert (alone <= start + 1e-9).all()  # what is trained is worth nothing once it has been moved so far
+
+
 def decided(model: Any, inputs: Tensor) -> tuple[Tensor, Any]:
     labels = model(inputs).argmax(-1)
 
@@ -156,11 +230,11 @@ def decided(model: Any, inputs: Tensor) -> tuple[Tensor, Any]:
     return labels, runner_up
 
 
-@pytest.mark.parametrize(("name", "norm"), [("lstm", math.inf), ("gru", 2.0), ("relu rnn", 2.0)])
+@pytest.mark.parametrize(("name", "norm"), [("lstm", 2.0)])
 def test_more_effort_never_ends_below_less_and_is_never_attacked(name: str, norm: float) -> None:
     model, inputs = random_model(name), random_inputs()[:SEVERAL]
     radii = [
-        popqorn.certify(model, inputs, norm=norm, tolerance=0.02, **options).radius
+        popqorn.certify(model, inputs, norm=norm, tolerance=0.05, **options).radius
         for options in ({"method": "planes"}, *EFFORTS)
     ]
     for less, more in itertools.pairwise(radii):
@@ -172,10 +246,9 @@ def test_more_effort_never_ends_below_less_and_is_never_attacked(name: str, norm
     assert (model(attack(model, inputs, runner_up, norm, radius)).argmax(-1) == labels).all()
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_margins_and_bounds_only_grow_with_effort(name: str) -> None:
-    model, inputs = random_model(name), random_inputs()[:SEVERAL]
-    for eps in (0.02, 0.2):
+def test_margins_and_bounds_only_grow_with_effort() -> None:
+    model, inputs = random_model("lstm"), random_inputs()[:SEVERAL]
+    for eps in (0.2,):
         margins = [popqorn.verify(model, inputs, eps, **options).margins for options in ({"method": "planes"}, *EFFORTS)]
         for less, more in itertools.pairwise(margins):
             kept = ~less.isnan()
@@ -187,12 +260,12 @@ def test_margins_and_bounds_only_grow_with_effort(name: str) -> None:
 
 
 def test_words_and_single_frames_take_effort() -> None:
-    model, inputs = random_model("gru"), random_inputs()
+    """Sets that do not say where forms are least, and frames that stand still."""
+    model, inputs = random_model("gru"), random_inputs()[:SEVERAL]
     table = torch.randn(12, inputs.shape[-1], dtype=torch.float64) / 4
     tokens = torch.randint(12, (SEVERAL, FRAMES))
     words = popqorn.Words.within(table, tokens, 0.7)
-    found = [popqorn.certify(model, table[tokens], region=words, **options).radius for options in EFFORTS]
-    for less, more in itertools.pairwise(found):
-        assert (more >= less).all()
-    alone = [popqorn.sensitivity(model, inputs[:1], tolerance=0.05, **options).radius for options in EFFORTS[:2]]
-    assert (alone[1] >= alone[0]).all()
+    for asked in ({"inputs": table[tokens], "eps": 1, "region": words}, {"inputs": inputs, "eps": 0.2, "norm": 2, "frames": [1]}):
+        found = [popqorn.verify(model, **asked, **options).margins.nan_to_num(0.0) for options in EFFORTS]
+        for less, more in itertools.pairwise(found):
+            assert (more >= less).all()

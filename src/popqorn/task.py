@@ -27,6 +27,7 @@ from popqorn.specs.decision import Decision
 from popqorn.specs.spec import Margins, Spec, extremes
 from popqorn.tape.tape import Tape
 
+SECONDS = 30.0  # of training for each sample, unless the user says
 ELSEWHERE = (0.03, 1.0)  # where the model is asked beside the inputs: sizes, in units of the largest input
 
 
@@ -77,23 +78,29 @@ class Task:
         The best of every effort up to the method's: no one of them is the best of all for every row.
         """
         found = self._lower(eps, self.method if not self.method.joint else METHODS["planes"])
-        for effort in range(1, self.method.effort + 1) if self.method.joint else ():
-            found = torch.fmax(found, self.at_effort(effort).joint_bounds(eps, {} if memory is None else memory, prove=True))
+        efforts = {1, self.method.effort} if self.method.joint else set()  # the third does all that the second does
+        for effort in sorted(efforts):
+            task = self.at_effort(effort, self.method.seconds)
+            found = torch.fmax(found, task.joint_bounds(eps, {} if memory is None else memory, prove=True))
         return found
 
-    def at_effort(self, effort: int) -> "Task":
-        """The same with more or less effort."""
-        return replace(self, method=replace(self.method, effort=effort))
+    def at_effort(self, effort: int, seconds: float | None = None) -> "Task":
+        """The same with more or less effort, and `seconds` of training in every proof or estimate."""
+        return replace(self, method=replace(self.method, effort=effort, seconds=seconds))
+
+    @property
+    def seconds(self) -> float:
+        """How long slopes are trained for every sample."""
+        return SECONDS if self.method.seconds is None else self.method.seconds
 
     def joint_bounds(self, eps: Float[Tensor, " batch"], memory: Memory, *, prove: bool) -> Float[Tensor, "batch rows"]:
         """What joint bounds of this effort alone prove; or, at a fraction of the cost, what they will probably prove.
 
         `memory` makes the next time cheaper still.
         """
-        allowed = self.allowed.at(eps)
-        return self._lower(
-            eps, self.method, Joint.around(self.tape, allowed, prove=prove, memory=memory, effort=self.method.effort)
-        )
+        effort, seconds = self.method.effort, len(self) * self.seconds
+        joint = Joint.around(self.tape, self.allowed.at(eps), prove=prove, memory=memory, effort=effort, seconds=seconds)
+        return self._lower(eps, self.method, joint)
 
     def _lower(self, eps: Tensor, method: Method, joint: Joint | None = None) -> Tensor:
         relaxed = relax(self.tape, self.allowed.at(eps), method, self.chunk_rows, self.center, joint=joint)

@@ -5,6 +5,8 @@ that one try says roughly, and two say well, where they are gone. Bounds are not
 on its own, and never below what planes prove.
 """
 
+import math
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,9 +15,12 @@ from torch import Tensor
 from popqorn.bounds.joint.greatest import Memory, Past
 from popqorn.found import SearchResult
 from popqorn.progress import Watch
+from popqorn.relax.methods import LIMITED
 from popqorn.task import Task
 
-GAINS = {1: 1.3, 2: 1.015, 3: 1.01}  # over planes, and over the effort before: where the first estimate is made
+GAINS = {1: 1.3, 2: 1.015, 3: 1.005}  # over planes, and over the effort before: where the first estimate is made
+MOST_PROOFS = 6  # at ever larger sizes, while there is time
+PARTS = 8  # in which training has its time: estimates and proofs
 MOST_ESTIMATES = 12
 MOST_DOUBTS = 8  # estimates after which failures are final
 POWER = 4.0  # of the size: how the loss of a margin grows where it is gone
@@ -79,20 +84,28 @@ def tightened(task: Task, plain: SearchResult, tolerance: float, watch: Watch) -
     memories: list[Memory] = [{} for _ in range(len(task))]
     with watch.stoppable():
         for effort in range(1, task.method.effort + 1):
-            if watch.stopped or not bool(sought.any()):
-                break
-            estimates = Estimates(task.at_effort(effort), memories)
-            bracket, tries = _promised(estimates, found, sought, tolerance, watch, GAINS[effort])
-            found = replace(found, evaluations=found.evaluations + tries)
-            found = _proven(estimates, found, sought, bracket, watch)
+            timed = effort >= LIMITED
+            ended = time.monotonic() + (task.seconds * int(sought.sum()) if timed else math.inf)
+            estimates = Estimates(task.at_effort(effort, task.seconds / PARTS if timed else None), memories)
+            open_still = sought
+            for _ in range(MOST_PROOFS if timed else 1):
+                if watch.stopped or not bool(open_still.any()) or time.monotonic() > ended:
+                    break
+                before = found.eps
+                bracket, tries = _promised(estimates, found, open_still, tolerance, watch, GAINS[effort], ended)
+                found = replace(found, evaluations=found.evaluations + tries)
+                found = _proven(estimates, found, open_still, bracket, watch, ended)
+                open_still = open_still & (found.eps > before)
     return found
 
 
-def _proven(estimates: "Estimates", found: SearchResult, sought: Tensor, bracket: _Bracket, watch: Watch) -> SearchResult:
-    """Prove what estimates promise, or a little less."""
+def _proven(
+    estimates: "Estimates", found: SearchResult, sought: Tensor, bracket: _Bracket, watch: Watch, ended: float
+) -> SearchResult:
+    """Prove what estimates promise, or a little less: once at least, and as long as there is time."""
     for share in SHRUNK:
         index = (sought & (share * bracket.low > found.eps)).nonzero().squeeze(1)
-        if watch.stopped or not len(index):
+        if watch.stopped or not len(index) or (share < SHRUNK[0] and time.monotonic() > ended):
             break
         eps = share * bracket.low[index]
         some = estimates.select(index)
@@ -112,10 +125,10 @@ def _proven(estimates: "Estimates", found: SearchResult, sought: Tensor, bracket
 
 
 def _promised(
-    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch, gain: float
+    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch, gain: float, ended: float
 ) -> tuple[_Bracket, Tensor]:
-    """The largest sizes that estimates promise, and how many each sample took."""
-    task = estimates.task
+    """The largest sizes that estimates promise, and how many each sample took; half of the time until `ended` is theirs."""
+    task, half = estimates.task, (time.monotonic() + ended) / 2
     margin = task.first_order()[0].amin(-1)
     greatest = task.allowed.greatest
     unknown = torch.full_like(plain.eps, torch.nan)
@@ -124,7 +137,7 @@ def _promised(
     eps = torch.minimum(gain * plain.eps, greatest)
     for turn in range(MOST_ESTIMATES):
         index = sought.nonzero().squeeze(1)
-        if watch.stopped or not len(index):
+        if watch.stopped or not len(index) or (turn and time.monotonic() > half):
             break
         bracket = bracket.after(index, eps[index], estimates.select(index).margins(eps[index]).amin(-1))
         tries = tries.index_add(0, index, torch.ones_like(index))

@@ -93,7 +93,9 @@ class _Walk:
         """Add `rows * middle + magnitude * half` to the coefficients of `node`."""
         target = self.tape.nodes[node]
         whole = target.sources[0] if isinstance(target, Slice) else node
-        if not isinstance(target, Slice) or node in self.ends or whole in self.known or isinstance(self.tape.nodes[whole], Input):
+        learning = rows.requires_grad or middle.requires_grad  # gradients do not pass what is written in place
+        plain = learning or not isinstance(target, Slice) or node in self.ends
+        if plain or whole in self.known or isinstance(self.tape.nodes[whole], Input):
             self.send(node, (rows * middle).addcmul_(magnitude, half))
             return
         place = target.start, target.stop

@@ -1,5 +1,6 @@
 """Joint bounds of one node after the other: boxes of all operands, and ranges of what is not linear in them."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -8,22 +9,26 @@ from torch import Tensor
 
 from popqorn.arithmetic import FEW, gamma, sum_below
 from popqorn.bounds.joint.choice import Choice, Passage, choose
-from popqorn.bounds.joint.fan import fanned, worst_values
+from popqorn.bounds.joint.fan import either, fanned, in_rows, of_row, worst_values
 from popqorn.bounds.joint.forms import bent
 from popqorn.bounds.joint.greatest import Memory, greatest
 from popqorn.bounds.joint.linear import Layout, Linearised
+from popqorn.bounds.joint.trained import Rows, Strain, trained
 from popqorn.bounds.joint.transfer import Known
 from popqorn.bounds.walk import Form, walk_forms
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.quadratic import Tangent, plane_tangent
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.ops.node import LinearNode, NonlinearNode
+from popqorn.tape.ops.nonlinear import Gate
 from popqorn.tape.tape import Tape
 
 INFLATION = (1.6,)  # of boxes, up to which inner rows pass by tangents
 FAN_INFLATION = (1.3, 2.2)  # the same where rows choose their planes
 LAST_INFLATION = (1.3, 1.6, 2.2)  # the last rows try several
 FAN = 2  # the effort from which on rows choose their planes
+ROUNDS = 12  # of training, at most
+TRAINED = 3  # and from which on the slopes of the last rows are trained
 
 
 @dataclass
@@ -32,7 +37,8 @@ class Joint:
 
     `off[n]` is a range of `e = delta - J d`, what is not linear in a node's displacement. `prove` has eigenvalues proven; without
     it they are estimates in single precision, and so are all bounds. `memory` carries what helps from one call to the next. From
-    an `effort` of 2 on, `fans[n]` are several relaxations of a node, of which every row takes its own (`fan.py`).
+    an `effort` of 2 on, `fans[n]` are several relaxations of a node, of which every row takes its own (`fan.py`); from 3 on, the
+    last rows' slopes are trained for some `seconds` (`trained.py`).
     """
 
     tape: Tape
@@ -42,7 +48,9 @@ class Joint:
     linear: Linearised
     shift: Tensor
     effort: int = 1
+    seconds: float = 0.0
     fans: dict[int, list[Relaxation]] = field(default_factory=dict)
+    widens: dict[int, Callable[[Relaxation], Relaxation]] = field(default_factory=dict)
     off: dict[int, Interval] = field(default_factory=dict)
     boxes: dict[int, Interval] = field(default_factory=dict)
     widths: dict[int, Tensor] = field(default_factory=dict)
@@ -50,11 +58,11 @@ class Joint:
     choices: dict[int, Choice] = field(default_factory=dict)
 
     @staticmethod
-    def around(tape: Tape, allowed: AllowedSet, *, prove: bool, memory: Memory, effort: int = 1) -> "Joint":
+    def around(tape: Tape, allowed: AllowedSet, *, prove: bool, memory: Memory, effort: int = 1, seconds: float = 0.0) -> "Joint":
         point, radius = allowed.units()
         radius = radius * (1 + FEW * torch.finfo(radius.dtype).eps)
         linear = Linearised(Layout.of(tape, allowed), point, radius)
-        return Joint(tape, allowed, prove, memory, linear, point - allowed.center, effort)
+        return Joint(tape, allowed, prove, memory, linear, point - allowed.center, effort, seconds)
 
     # ---- one node after the other ----------------------------------------------------------------------------------------
 
@@ -81,6 +89,7 @@ class Joint:
         self.tangents[index] = tangent
         self.linear.slopes[index] = tangent.slopes
         if self.effort >= FAN:
+            self.widens[index] = widen
             self.fans[index] = [planes, *(widen(each) for each in node.fan(planes, *operands))]
         if tangent.below is not None:
             widths = [self.widths.get(source, torch.zeros_like(value)) for source, value in zip(node.sources, at, strict=True)]
@@ -159,7 +168,14 @@ class Joint:
 
     def lower(self, rows: Tensor, relaxations: Mapping[int, Relaxation], known: Mapping[int, Tensor]) -> Tensor:
         """Lower bounds of rows of the output."""
-        return self._lower(len(self.tape.nodes) - 1, rows, relaxations, known, LAST_INFLATION)[0]
+        top = len(self.tape.nodes) - 1
+        bound, _ = self._lower(top, rows, relaxations, known, LAST_INFLATION)
+        if self.effort < TRAINED or not self.fans:
+            return bound
+        ways = [None, *self._ways(top, LAST_INFLATION)]
+        found = [self._one_way(top, rows, relaxations, known, way)[0].amin(-1).mean() for way in ways]
+        best = ways[int(torch.stack(found).argmax())]
+        return torch.fmax(bound, self._trained(top, rows, relaxations, known, best))
 
     def _lower(
         self,
@@ -171,16 +187,22 @@ class Joint:
     ) -> tuple[Tensor, Tensor]:
         """Lower bounds of `rows @ node`, and of that less its first-order part `rows @ J d`, over all allowed inputs."""
         bound, off = self._one_way(index, rows, relaxations, known, None)
-        before = {n: choice for n, choice in self.choices.items() if n <= index}
-        tried: list[Tensor] = []
-        for most in inflations if before else ():
-            curved = torch.stack([choice.inflation <= most for choice in before.values()])
-            if not bool(curved.any()) or any(torch.equal(curved, other) for other in tried):
-                continue
-            tried.append(curved)
+        for most in self._ways(index, inflations):
             found = self._one_way(index, rows, relaxations, known, most)
             bound, off = (torch.fmax(old, new) for old, new in zip((bound, off), found, strict=True))
         return bound, off
+
+    def _ways(self, index: int, inflations: Sequence[float]) -> list[float]:
+        """Of several limits of tangents, those that make a difference before a node."""
+        before = [choice for n, choice in self.choices.items() if n <= index]
+        ways: list[float] = []
+        tried: list[Tensor] = []
+        for most in inflations if before else ():
+            curved = torch.stack([choice.inflation <= most for choice in before])
+            if bool(curved.any()) and not any(torch.equal(curved, other) for other in tried):
+                tried.append(curved)
+                ways.append(most)
+        return ways
 
     def _one_way(
         self,
@@ -191,19 +213,38 @@ class Joint:
         most: float | None,
     ) -> tuple[Tensor, Tensor]:
         """The same by one choice of planes (alone, if `most` is None) and tangents."""
-        frames, batch = list(self.linear.layout.frames), len(self.shift)
-        passages = {} if most is None else {n: choice.passage(most) for n, choice in self.choices.items() if n <= index}
-        mixed = {**relaxations, **{n: passage.relaxation for n, passage in passages.items()}}
+        passages, mixed = self._passed(index, relaxations, most)
         form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
         if self.effort >= FAN and form.frames:
             mixed = {**mixed, **self._fanned(form, rows.shape[1], passages)}
             form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
-        terms = [term.expand(batch, rows.shape[1]) for term in form.terms]
-        met = {n: rows_there.expand(batch, -1, -1) for n, rows_there in form.met.items() if n in passages}
+        return self._concluded(index, rows, form, passages, most)
+
+    def _passed(
+        self, index: int, relaxations: Mapping[int, Relaxation], most: float | None
+    ) -> tuple[dict[int, Passage], dict[int, Relaxation]]:
+        """How one way passes the nodes up to one: where tangents are, and all relaxations."""
+        passages = {} if most is None else {n: choice.passage(most) for n, choice in self.choices.items() if n <= index}
+        return passages, {**relaxations, **{n: passage.relaxation for n, passage in passages.items()}}
+
+    def _quadratic(self, index: int, form: Form, passages: Mapping[int, Passage], way: float, *, prove: bool) -> Tensor | None:
+        """The greatest value of what tangents leave to pay; None if there are none."""
+        met = {n: rows_there.expand(len(self.shift), -1, -1) for n, rows_there in form.met.items() if n in passages}
         curved = {n: bent(rows_there, passages[n].below, passages[n].above) for n, rows_there in met.items()}
-        if curved and most is not None:
-            known_of = Known(self.linear, self.allowed, self.tangents, self.off)
-            terms.append(-greatest(known_of, index, curved, self.memory, most, prove=self.prove))
+        if not curved:
+            return None
+        known_of = Known(self.linear, self.allowed, self.tangents, self.off)
+        return greatest(known_of, index, curved, self.memory, way, prove=prove)
+
+    def _concluded(
+        self, index: int, rows: Tensor, form: Form, passages: Mapping[int, Passage], most: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """What a walk's end proves of its rows, and of these less their first-order part."""
+        frames, batch = list(self.linear.layout.frames), len(self.shift)
+        terms = [term.expand(batch, rows.shape[1]) for term in form.terms]
+        paid = None if most is None else self._quadratic(index, form, passages, most, prove=self.prove)
+        if paid is not None:
+            terms.append(-paid)
         if not form.frames:
             bound = sum_below(terms)
             return bound, bound
@@ -227,3 +268,53 @@ class Joint:
             for n in form.met
             if n in self.fans
         }
+
+    # ---- trained slopes --------------------------------------------------------------------------------------------------
+
+    def _trained(
+        self,
+        index: int,
+        rows: Tensor,
+        relaxations: Mapping[int, Relaxation],
+        known: Mapping[int, Tensor],
+        most: float | None,
+    ) -> Tensor:
+        """Lower bounds of rows through planes whose slopes are trained on them, by one way to use tangents."""
+        ended = time.monotonic() + self.seconds
+        passages, mixed = self._passed(index, relaxations, most)
+        form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
+        bound = self._concluded(index, rows, form, passages, most)[0]
+        own = self._fanned(form, rows.shape[1], passages) if form.frames else {}
+        strains: list[Strain] = []
+        for _ in range(ROUNDS if any(isinstance(self.tape.nodes[n], Gate) for n in own) else 0):
+            form = walk_forms(self.tape, index, rows, {**mixed, **own}, known, self.allowed)
+            bound = torch.fmax(bound, self._concluded(index, rows, form, passages, most)[0])
+            left = ended - time.monotonic()
+            if left <= 0:
+                break
+            strains.extend(self._strained(index, form, passages, most))
+            units = self.linear.point, self.linear.radius
+            given = Rows(self.tape, index, rows, mixed, known, self.allowed, units, self.boxes, passages, strains)
+            for n, rested in trained(given, own, left).items():
+                sides = rested.relaxation.lower, rested.relaxation.upper
+                alone = [Relaxation(*(of_row(side, row) for side in sides)) for row in range(rows.shape[1])]
+                own[n] = either(in_rows([self.widens[n](each) for each in alone]), passages.get(n))
+        return bound
+
+    def _strained(self, index: int, form: Form, passages: Mapping[int, Passage], most: float | None) -> list[Strain]:
+        """Displacements where what tangents leave to pay is about greatest; none without tangents."""
+        paid = None if most is None else self._quadratic(index, form, passages, most, prove=False)
+        if paid is None:
+            return []
+        guess = next(past.guess for (top, _, way), past in self.memory.items() if (top, way) == (index, most))
+        along = (guess.vectors / guess.weights.sqrt()).to(paid)
+        left = {n: bent(form.met[n], passage.below, passage.above) for n, passage in passages.items() if n in form.met}
+        moved = {}
+        for n in left:
+            columns = [(self.linear.jacobian.get(source), self.tape.nodes[source].width) for source in self.tape.nodes[n].sources]
+            moved[n] = tuple(
+                along.new_zeros(*along.shape[:2], width) if own is None else along @ own[:, : along.shape[-1]]
+                for own, width in columns
+            )
+        ratio = paid / Strain(moved, torch.ones_like(paid)).of(left)
+        return [Strain(moved, torch.where(ratio.isfinite() & (ratio > 0), ratio, 1.0))]

@@ -26,6 +26,19 @@ class Passage:
     curved_below: Tensor
     curved_above: Tensor
 
+    def ordinary(self) -> "Passage":
+        """The same as tensors that may take part in gradients."""
+
+        def linear(each: Linear) -> Linear:
+            return Linear(tuple(slope.clone() for slope in each.slopes), each.offset.clone())
+
+        def bend(each: Bend) -> Bend:
+            cross = None if each.cross is None else each.cross.clone()
+            return Bend(tuple(square.clone() for square in each.squares), cross, each.slack.clone())
+
+        relaxation = Relaxation(linear(self.relaxation.lower), linear(self.relaxation.upper))
+        return Passage(relaxation, bend(self.below), bend(self.above), self.curved_below.clone(), self.curved_above.clone())
+
 
 @dataclass(frozen=True)
 class Choice:

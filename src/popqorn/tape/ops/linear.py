@@ -56,7 +56,8 @@ class Affine(LinearNode):
     @cached_property
     def stacked(self) -> Tensor:
         """All weights side by side, `[width, sum of the operands' widths]`."""
-        return torch.cat(self.weights, dim=1)
+        with torch.inference_mode(False):  # it is kept, and may meet gradients later
+            return torch.cat(self.weights, dim=1)
 
     @cached_property
     def magnitudes(self) -> tuple[Tensor, ...]:

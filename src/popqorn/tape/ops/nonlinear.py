@@ -15,6 +15,7 @@ from popqorn.relax.planes import planes
 from popqorn.relax.product import product_band, product_image, product_planes
 from popqorn.relax.quadratic import Tangent, gate_tangent, product_tangent, unary_tangent
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
+from popqorn.relax.resting import Resting, Slopes, resting
 from popqorn.relax.weak import gate_image, gate_lines
 from popqorn.tape.ops.node import NonlinearNode
 
@@ -69,6 +70,15 @@ class Gate(NonlinearNode):
         if not self.closing:
             return gate_fan(self.kind, v, z, planes)
         return [_turned(each) for each in gate_fan(self.kind, -v, z, _turned(planes))]
+
+    def resting(self, lower: Slopes, upper: Slopes, *operands: Interval) -> Resting:
+        """The relaxation with these slopes (`[batch, rows, width]`), and where it rests on the gate."""
+        v, z = operands
+        if not self.closing:
+            return resting(self.kind, v, z, lower, upper)
+        found = resting(self.kind, -v, z, (-lower[0], lower[1]), (-upper[0], upper[1]))
+        below, above = ((-at[0], at[1]) for at in (found.below, found.above))
+        return Resting(_turned(found.relaxation), below, above)
 
     def tangent(self, at: tuple[Tensor, ...], *operands: Interval) -> Tangent | None:
         v, z = operands
