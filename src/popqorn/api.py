@@ -337,7 +337,7 @@ def _verified(task: Task, reading: Reading, eps: Float[Tensor, " batch"], watch:
     assert found.broken is not None
     assert found.points is not None
     refuted, points = checked(reading, task, Found(found.broken, found.points))
-    reached = found.eps >= eps
+    reached = found.eps >= torch.minimum(eps, task.allowed.greatest)
     found = replace(found, margins=torch.where((reached | ~done).unsqueeze(-1), found.margins, bound))
     verdicts = _verdicts(found.margins, found.ended, task)
     broken = (~reached & (refuted <= eps)).tolist()

@@ -150,4 +150,4 @@ def _split(task: Task, sizes: Float[Tensor, " sizes"], proven: Tensor, watch: Wa
     nothing = torch.full_like(task.margins.offset, math.nan)
     before = SearchResult(smallest, smallest, nothing, proven, ended := torch.ones_like(task.margins.holds), ended)
     found = split(task, before, _holding(task) & (proven < len(sizes)), CLOSE, watch, sizes[-1].expand_as(smallest))
-    return (sizes <= found.eps.unsqueeze(-1)).sum(-1)
+    return (torch.minimum(sizes, task.allowed.greatest.unsqueeze(-1)) <= found.eps.unsqueeze(-1)).sum(-1)

@@ -36,14 +36,18 @@ def read_dtype(dtype: object) -> torch.dtype:
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype is {dtype}; pass torch.float64 (the default) or torch.float32")
     assert isinstance(dtype, torch.dtype)
-    less = _precisions_below_float32() if dtype == torch.float32 else {}
-    if less:
-        name, precision = next(iter(less.items()))
+    if dtype == torch.float32:
+        check_products("dtype is float32")
+    return dtype
+
+
+def check_products(why: str) -> None:
+    """Refuse proofs in single precision while torch multiplies float32 matrices with less."""
+    for name, precision in _precisions_below_float32().items():
         raise ValueError(
-            f"dtype is float32, but torch multiplies matrices with {precision!r} precision ({name}), which proves nothing; "
+            f"{why}, but torch multiplies matrices with {precision!r} precision ({name}), which proves nothing; "
             "call torch.set_float32_matmul_precision('highest')"
         )
-    return dtype
 
 
 def _precisions_below_float32() -> dict[str, str]:

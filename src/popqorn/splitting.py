@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from popqorn._typing import Bool, Float
-from popqorn.arithmetic import rounding
+from popqorn.arithmetic import large, rounding
 from popqorn.attacks.found import Found, lowest_margin, pull_in
 from popqorn.attacks.scan import FEW as MOST_FEATURES
 from popqorn.attacks.scan import coarse_scan
@@ -58,6 +58,7 @@ def split(
     task = task.centered()
     found, broken, points = plain, torch.full_like(plain.eps, math.inf), task.allowed.center.clone()
     limit = task.allowed.greatest if most is None else torch.minimum(task.allowed.greatest, most)
+    limit = limit.clamp(max=large(limit.dtype) / 16)  # beyond, norms overflow
     seconds = SECONDS if task.method.seconds is None else task.method.seconds
     for number in range(len(task)):
         if watch.stopped:
@@ -82,7 +83,7 @@ def _with(found: SearchResult, number: int, search: "_Search") -> SearchResult:
     count[number] += search.evaluations
     if search.proven > float(eps[number]):
         eps[number], margins[number] = search.proven, search.margins
-        failed[number] = math.inf if search.endless else search.nearest
+        failed[number] = math.inf if search.endless and not len(search.cells) else search.nearest
     return replace(found, eps=eps, failed=failed, margins=margins, evaluations=count)
 
 
@@ -129,7 +130,7 @@ class _Search:
             size,
             root,
             space.distance(root.lower, root.upper),
-            space.beyond(root, space.root(GROWTH * size)),
+            space.beyond(root),
             torch.full_like(task.margins.offset[0], math.inf),
             found.points[0],
             broken,
@@ -150,7 +151,7 @@ class _Search:
     @property
     def proven(self) -> float:
         """A size whose set holds no cell that is not proven."""
-        return min(self.nearest * (1 - 1e-12), self.limit)
+        return min(self.nearest * (1 - 1e-12), self.limit, self.broken)
 
     @property
     def endless(self) -> bool:
@@ -176,12 +177,12 @@ class _Search:
         inner, size = self.space.root(self.size), min(GROWTH * self.size, COVER * self.limit)
         outer = self.space.root(size)
         more = self.space.around(inner, outer)
-        self.size, self.beyond = size, self.space.beyond(outer, self.space.root(GROWTH * size))
+        self.size, self.beyond = size, self.space.beyond(outer)
         self._keep(Cells.joined([self.cells, more]), torch.cat([self.distance, self.space.distance(more.lower, more.upper)]))
 
     def _keep(self, cells: Cells, distance: Tensor) -> None:
         """What lies further than a counterexample, or than anyone asks about, is of no interest."""
-        near = (distance < self.broken) & (distance <= self.limit)
+        near = ~((distance >= self.broken) | (distance > self.limit))  # NaN is kept
         self.cells, self.distance = cells.select(near), distance[near]
 
     def _step(self) -> None:
@@ -226,4 +227,4 @@ def _groups_at_once(task: Task) -> int:
     symbols = sum(node.width for node in nodes if not node.linear)
     widest = max(node.width for node in nodes)
     each = 3 * symbols * widest * 4  # bytes of single precision
-    return max(1, min(MOST_GROUPS, TABLE_BYTES // each))
+    return max(1, min(MOST_GROUPS, TABLE_BYTES // max(1, each)))

@@ -18,7 +18,7 @@ from popqorn.bounds.joint.bounds import Joint
 from popqorn.bounds.joint.greatest import Memory
 from popqorn.readers.models import read_model
 from popqorn.readers.network import Network, Reading
-from popqorn.reading import describe, fingerprint, read_dtype, read_tensor
+from popqorn.reading import check_products, describe, fingerprint, read_dtype, read_tensor
 from popqorn.regions.ball import Ball
 from popqorn.regions.region import AllowedSet, Region
 from popqorn.relax.methods import METHODS, Method
@@ -151,6 +151,8 @@ class Question:
         """
         network = read_model(model)
         dtype = read_dtype(dtype)
+        if method.split:
+            check_products("splitting computes in float32 as well")
         groups = network.sequences(inputs, lengths, dtype)
         chunk = read_chunk_rows(chunk_rows)
         sizes = None if eps is None else read_eps(eps, groups[0].batch, groups[0].values)

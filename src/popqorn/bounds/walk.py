@@ -94,8 +94,8 @@ class _Walk:
         target = self.tape.nodes[node]
         whole = target.sources[0] if isinstance(target, Slice) else node
         learning = rows.requires_grad or middle.requires_grad  # gradients do not pass what is written in place
-        plain = learning or not isinstance(target, Slice) or node in self.ends
-        if plain or whole in self.known or isinstance(self.tape.nodes[whole], Input):
+        apart = learning or node in self.ends or whole in self.known or isinstance(self.tape.nodes[whole], Input)
+        if apart or not isinstance(target, Slice):
             self.send(node, (rows * middle).addcmul_(magnitude, half))
             return
         place = target.start, target.stop

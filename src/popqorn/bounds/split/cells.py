@@ -102,14 +102,15 @@ class Space:
         lower, upper = (end.flatten()[self.places].unsqueeze(0) for end in (box.lower, box.upper))
         return Cells(lower, upper, axes_of(upper - lower))
 
-    def beyond(self, inner: Cells, outer: Cells) -> float:
+    def beyond(self, inner: Cells) -> float:
         """A lower bound of the size of any allowed input outside a root: the least at which a feature passes an end that is not
         that of its range, as a larger root shows.
         """
-        least = math.inf
+        least, outer = math.inf, self.root(large(self.allowed.eps.dtype))
         for end, further in ((inner.lower[0], outer.lower[0]), (inner.upper[0], outer.upper[0])):
             passed = self.center.repeat(len(end), 1)
-            passed.diagonal().copy_(end)
+            # an end that rounding puts at the centre: what is nearer than the next number is part of every input's rounding
+            passed.diagonal().copy_(torch.where(end == self.center, torch.nextafter(end, further), end))
             sizes = self._below(self.sizes(passed))[end != further]
             least = min([least, *sizes.tolist()])
         return least
@@ -125,5 +126,7 @@ class Space:
                 if bool(high[place] > low[place]):
                     slabs.append((low, high))
             lower[place], upper[place] = inner.lower[0, place], inner.upper[0, place]
+        if not slabs:
+            return outer.select(torch.zeros(0, dtype=torch.long, device=lower.device))
         lows, highs = (torch.stack(ends) for ends in zip(*slabs, strict=True))
         return Cells(lows, highs, axes_of(highs - lows))

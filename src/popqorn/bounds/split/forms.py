@@ -161,6 +161,7 @@ class _Forward:
         value = self.point[:, frame]
         # ends of cells, their middles, quotients and columns are rounded, and so are features that stand still
         furthest = torch.maximum(value.abs().unsqueeze(1), self.ends @ columns.ne(0).to(columns))
+        furthest = torch.maximum(furthest, self.space.allowed.center[:, frame].abs().unsqueeze(1))  # ends are sums with it
         loose = FEW * torch.finfo(value.dtype).eps * furthest + torch.finfo(TABLE).eps * columns.sum(1, keepdim=True)
         return _Form(value, columns.to(TABLE), loose + 2 * tiny(TABLE))
 
@@ -174,6 +175,7 @@ class _Forward:
         constant, weighed = node.absolute(*_flat(exact * value + table * far for value, far in zip(values, moved, strict=True)))
         lost = tiny(dtype) * count * (1 + sum(value.sum(-1, keepdim=True) for value in values))
         found: Tensor = (weighed + exact * constant).unsqueeze(1) + lost + count * self._lost()
+        found = found + count * tiny(TABLE) * sum(far.sum(-1, keepdim=True) for far in moved)
         return found
 
     def _lost(self) -> Tensor:
@@ -197,6 +199,7 @@ class _Forward:
             shift = shift + slope * operand.value
             size = size + steep * operand.value.abs().unsqueeze(1)
             radius = radius + steep * (operand.loose + 2 * gamma(FEW, TABLE) * self._moved(source))
+            radius = radius + FEW * tiny(TABLE) * self._moved(source)
         radius = radius + 2 * gamma(FEW, size.dtype) * size + FEW * (tiny(size.dtype) + self._lost())
         found = _Range((band.lower + band.upper) / 2 + shift.unsqueeze(1), radius)
         form = _Form(value, _weighed(slopes, operands), torch.zeros_like(value).unsqueeze(1))
@@ -275,17 +278,28 @@ class _Forward:
         form, moved = self.forms[len(self.tape.nodes) - 1], self._moved(len(self.tape.nodes) - 1)
         if form.fresh is not None:
             form = self._injected(form, form.fresh)
-        assert form.columns is not None
+        if form.columns is None:
+            return self._unmoved(form, rows)
         columns, magnitude = form.columns @ rows.mT.to(TABLE), rows.abs().mT
         count, features = columns.shape[1], len(self.space.places)
         middle = (form.value @ rows.mT).unsqueeze(1) + self._middle(columns)
         terms = count + rows.shape[-1] + FEW
         half = _absolute(self.radius[..., :count], columns) * (1 + 2 * gamma(terms, TABLE)) + form.loose @ magnitude
         half = half + 2 * gamma(terms, TABLE) * (moved @ magnitude) + terms * (self._lost() + tiny(half.dtype))
+        half = half + terms * tiny(TABLE) * moved.sum(-1, keepdim=True)
         half = half + 2 * gamma(terms, half.dtype) * (form.value.abs().unsqueeze(1) @ magnitude)
+        if not self.shares:
+            return Bounded(middle - half, columns.abs().amax(-1).to(half)[:, :features])
         errors = columns.abs().amax(-1)[:, features:] * self.radius.amax(1)[:, features:count]
         share = torch.cat(self.shares, dim=-1)[..., : errors.shape[-1]].to(errors) @ errors.unsqueeze(-1)
         return Bounded(middle - half, share.squeeze(-1))
+
+    def _unmoved(self, form: _Form, rows: Tensor) -> Bounded:
+        """The bounds of rows of a node that no cell moves."""
+        share = 2 * gamma(rows.shape[-1] + FEW, form.value.dtype)
+        half = (form.loose + share * form.value.abs().unsqueeze(1)) @ rows.abs().mT * (1 + share) + FEW * tiny(form.value.dtype)
+        shape = len(self.half), self.middle.shape[1], len(rows)
+        return Bounded(((form.value @ rows.mT).unsqueeze(1) - half).expand(shape), torch.zeros_like(self.half))
 
 
 def _absolute(rows: Float[Tensor, "groups rows symbols"], columns: Float[Tensor, "groups symbols width"]) -> Tensor:
