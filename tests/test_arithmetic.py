@@ -4,6 +4,7 @@ import math
 import os
 from fractions import Fraction
 from itertools import permutations
+from typing import Any
 
 import mpmath
 import pytest
@@ -116,10 +117,13 @@ def test_exact_outputs_lie_in_their_bounds(cell: str, dtype: torch.dtype) -> Non
         for eps in (0.0, 1e-3):
             moved = inputs[0].double() + eps
             values = [mpmath_of(value) for value in exact.outputs(model, moved)]
-            for method in ("planes", "interval", "tight") if seed < TIGHT else ("planes", "interval"):
-                lower, upper = (side[0].tolist() for side in popqorn.bounds(model, inputs, eps, method=method, dtype=dtype))
+            asked: list[dict[str, Any]] = [{"method": "planes"}, {"method": "interval"}]
+            asked += [{"method": "tight"}] if seed < TIGHT else []
+            asked += [{"method": "tight", "effort": 3, "seconds": 0.02}] if seed < 2 and eps else []  # and with it effort 2
+            for how in asked:
+                lower, upper = (side[0].tolist() for side in popqorn.bounds(model, inputs, eps, dtype=dtype, **how))
                 for low, value, high in zip(lower, values, upper, strict=True):
-                    assert mpmath.mpf(low) <= value <= mpmath.mpf(high), (cell, seed, eps, method)
+                    assert mpmath.mpf(low) <= value <= mpmath.mpf(high), (cell, seed, eps, how)
 
 
 @each_dtype

@@ -13,7 +13,7 @@ from popqorn.bounds.inner import relax
 from popqorn.bounds.joint.bounds import Joint
 from popqorn.bounds.joint.elimination import proven, stages_of
 from popqorn.bounds.joint.forms import Form, Matrix
-from popqorn.bounds.joint.greatest import greatest
+from popqorn.bounds.joint.greatest import Memory, greatest
 from popqorn.bounds.joint.spectrum import estimate
 from popqorn.bounds.joint.transfer import Known, operand_columns, transferred
 from popqorn.relax.methods import METHODS
@@ -321,3 +321,29 @@ def test_words_and_boxes_take_tight_bounds() -> None:
     words = popqorn.Words.within(table, tokens, 0.7)
     plain, tight = (popqorn.certify(model, table[tokens], region=words, method=method) for method in ("planes", "tight"))
     assert (tight.radius >= plain.radius).all()
+
+
+def test_a_proof_never_takes_prices_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates near a known size scale what they remember; a proof computes prices anew."""
+    task = task_of("lstm")
+    joint, _ = joint_of(task, 0.2)
+    top = len(task.tape.nodes) - 1
+    form = some_form(joint, top, 5)
+    known = Known(joint.linear, joint.allowed, joint.tangents, joint.off)
+    module = sys.modules["popqorn.bounds.joint.greatest"]
+    scaled, calls = module._priced_as_before, []  # type: ignore[attr-defined]
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(scaled(*arguments))
+        return calls[-1]
+
+    monkeypatch.setattr(module, "_priced_as_before", counted)
+    memory: Memory = {}
+    for expected in (0, 1):
+        greatest(known, top, form, memory, 1.0, prove=False)
+        assert len(calls) == expected
+    greatest(known, top, form, memory, 1.0, prove=True)
+    assert len(calls) == 1
+    priced = module._priced(known, form, torch.float64)[0]  # type: ignore[attr-defined]
+    for node, matrix in calls[0][0].items():  # at the same size, they are the same
+        torch.testing.assert_close(matrix.squares, priced[node].squares, rtol=1e-4, atol=1e-6)
