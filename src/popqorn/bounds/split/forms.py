@@ -175,8 +175,7 @@ class _Forward:
         constant, weighed = node.absolute(*_flat(exact * value + table * far for value, far in zip(values, moved, strict=True)))
         lost = tiny(dtype) * count * (1 + sum(value.sum(-1, keepdim=True) for value in values))
         found: Tensor = (weighed + exact * constant).unsqueeze(1) + lost + count * self._lost()
-        found = found + count * tiny(TABLE) * sum(far.sum(-1, keepdim=True) for far in moved)
-        return found
+        return found + count * tiny(TABLE) * sum(far.sum(-1, keepdim=True) for far in moved)
 
     def _lost(self) -> Tensor:
         """What columns too small to be numbers may hide: `[groups, 1, 1]`."""
