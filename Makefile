@@ -21,7 +21,7 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest --durations=10 $(COVERAGE)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=10 $(COVERAGE)
 
 bench: install
 	$(BIN)/python benchmarks/reference.py
