@@ -67,17 +67,17 @@ def steps() -> list[Step]:
 def measure(name: str, count: int, seconds: float) -> None:
     model, inputs, labels, targets, index = correct(name, count)
     done = {(step.model, step.digit, step.method) for step in steps()}
-    for number, digit in enumerate(index):
+    for number, digit in enumerate(index.tolist()):
         one = slice(number, number + 1)
         given: dict[str, Any] = {"labels": labels[one], "targets": targets[one]}
         attacked = float(popqorn.attack(model, inputs[one], method="best", **given).radius)
         for method, options in METHOD_OPTIONS.items():
-            if (name, int(digit), method) in done:
+            if (name, digit, method) in done:
                 continue
             limit = {"seconds": seconds} if method == "tight 3" else {}
             started = time.process_time()
             radius = float(popqorn.certify(model, inputs[one], tolerance=TOLERANCE, **given, **options, **limit).radius)
-            step = Step(name, int(digit), method, radius, time.process_time() - started, attacked)
+            step = Step(name, digit, method, radius, time.process_time() - started, attacked)
             with KEPT.open("a") as file:
                 file.write(json.dumps(asdict(step)) + "\n")
             print(f"{name:20} {digit:4} {method:9} {radius:.5f} of {attacked:.5f}, {step.seconds:7.2f} s", flush=True)
@@ -122,6 +122,10 @@ def pen_steps() -> list[tuple[float, float]]:
 # ---- the page ----------------------------------------------------------------------------------------------------------------
 
 
+def measured() -> list[str]:
+    return [name for name in MODELS if any(step.model == name for step in steps())]
+
+
 def means(name: str) -> dict[str, tuple[float, float]]:
     """Share of the attacked radius and seconds, by method."""
     found = {}
@@ -135,7 +139,7 @@ def means(name: str) -> dict[str, tuple[float, float]]:
 
 def table() -> list[str]:
     lines = ["| model | digits | " + " | ".join(METHOD_OPTIONS) + " |", "| --- | --- |" + " --- |" * len(METHOD_OPTIONS)]
-    for name in MODELS:
+    for name in measured():
         found, count = means(name), len({step.digit for step in steps() if step.model == name})
         cells = [f"{found[method][0]:.3f} ({found[method][1]:.2g} s)" if method in found else "" for method in METHOD_OPTIONS]
         lines.append(f"| {name} | {count} | " + " | ".join(cells) + " |")
@@ -144,7 +148,7 @@ def table() -> list[str]:
 
 def draw_shares() -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-    for name in MODELS:
+    for name in measured():
         found = means(name)
         style = "s--" if name.startswith("rnn") else "o-"
         axes[0].plot(list(found), [share for share, _ in found.values()], style, label=name)
@@ -163,7 +167,7 @@ def draw_shares() -> None:
 
 def draw_inflation() -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
-    for name in (name for name in MODELS if not name.endswith("2l")):
+    for name in (name for name in measured() if not name.endswith("2l")):
         found = inflation(name)
         frames = range(1, len(found["planes"]) + 1)
         (line,) = axes[0].plot(frames, found["planes"], "o-", label=name)

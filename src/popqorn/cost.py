@@ -11,9 +11,11 @@ import torch
 from popqorn.arithmetic import in_full_precision
 from popqorn.bounds.chunks import entry_blocks
 from popqorn.bounds.inner import operands_to_bound, relax
+from popqorn.bounds.stations import plan_of
 from popqorn.readers.models import Model
 from popqorn.reading import read_choice, read_count
 from popqorn.relax.methods import read_method
+from popqorn.splitting import SECONDS
 from popqorn.tape.ops.linear import Affine
 from popqorn.tape.tape import Tape
 from popqorn.task import Question, Task, read_region, read_spec
@@ -85,6 +87,8 @@ def estimate_cost(
         each = evaluation_flops(task.tape, task.margins.rows.shape[1])
         evaluations, flops = evaluations + count, flops + count * each
         seconds += count * each / _speed(task)
+        if task.method.split:  # after the search by planes
+            seconds += SECONDS * len(task) * (task.tape.frames if call == "sensitivity" else 1)
         memory = max(memory, _memory(task))
     return Cost(seconds, evaluations, flops, memory)
 
@@ -106,10 +110,13 @@ def evaluation_flops(tape: Tape, rows: int) -> float:
 
 
 def _walk_flops(tape: Tape, position: int, rows: int) -> float:
-    needed, total = {position}, 0
+    needed, total, ends = {position}, 0, plan_of(tape).ends(position)
     for index in range(position, -1, -1):
         if index in needed:
             node = tape.nodes[index]
+            if index in ends:
+                total += node.width * tape.frames * tape.features
+                continue
             needed.update(node.sources)
             if isinstance(node, Affine):
                 total += sum(weight.numel() for weight in node.weights)
