@@ -4,7 +4,7 @@ Everything else (boxes, relaxations, backward walks, attacks) goes along this li
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -41,6 +41,12 @@ class Tape:
             for source in node.sources:
                 counts[source] += 1
         return tuple(counts)
+
+    @cached_property
+    def summed(self) -> Mapping[int, int]:
+        """The nodes that nothing but one sum uses, and where that sum is."""
+        sums = ((index, node) for index, node in enumerate(self.nodes) if isinstance(node, Sum))
+        return {source: index for index, node in sums for source in node.sources if self.users[source] == 1}
 
     @cached_property
     def most_pieces(self) -> int:

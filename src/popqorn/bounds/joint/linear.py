@@ -15,7 +15,7 @@ from torch import Tensor
 
 from popqorn.arithmetic import FEW, gamma
 from popqorn.regions.region import AllowedSet
-from popqorn.tape.ops.linear import Input, Sum
+from popqorn.tape.ops.linear import Input
 from popqorn.tape.ops.node import LinearNode, Node
 from popqorn.tape.tape import Tape
 
@@ -43,14 +43,7 @@ class Layout:
                 stages.append(frames.index(node.frame) + 1 if node.frame in frames else 0)
             else:
                 stages.append(max((stages[source] for source in node.sources), default=0))
-        sums = {
-            source: index
-            for index, node in enumerate(tape.nodes)
-            if isinstance(node, Sum)
-            for source in node.sources
-            if tape.users[source] == 1
-        }
-        injected = {n: sums.get(n, n) for n, node in enumerate(tape.nodes) if not node.linear and stages[n]}
+        injected = {n: tape.summed.get(n, n) for n, node in enumerate(tape.nodes) if not node.linear and stages[n]}
         places, count = {}, 0
         for position in sorted(set(injected.values())):
             places[position] = slice(count, count + tape.nodes[position].width)

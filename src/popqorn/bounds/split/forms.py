@@ -202,12 +202,8 @@ class _Forward:
         radius = radius + 2 * gamma(FEW, size.dtype) * size + FEW * (tiny(size.dtype) + self._lost())
         found = _Range((band.lower + band.upper) / 2 + shift.unsqueeze(1), radius)
         form = _Form(value, _weighed(slopes, operands), torch.zeros_like(value).unsqueeze(1))
-        return replace(form, fresh=found) if self._joins_a_sum(position) else self._injected(form, found)
-
-    def _joins_a_sum(self, position: int) -> bool:
-        """Whether a sum is all that uses a node: then all its errors enter there, together."""
-        users = [node for node in self.tape.nodes[position + 1 :] if position in node.sources]
-        return len(users) == 1 and isinstance(users[0], Sum) and users[0].sources.count(position) == 1
+        # what only a sum uses has its errors enter there, together with those of the others
+        return replace(form, fresh=found) if position in self.tape.summed else self._injected(form, found)
 
     def _injected(self, form: _Form, error: _Range) -> _Form:
         """With an error as new symbols."""
