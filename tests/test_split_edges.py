@@ -14,6 +14,7 @@ from popqorn import splitting
 from popqorn.bounds.inner import run
 from popqorn.bounds.split.cells import Space
 from popqorn.bounds.split.forms import Bounded, lower_bounds
+from popqorn.radii import statuses
 from popqorn.relax import activations
 from popqorn.status import Status
 from popqorn.tape.tape import Tape, TapeWriter
@@ -277,3 +278,13 @@ def test_distances_are_rounded_down(norm: float) -> None:
     space = Space.of(sets.around(torch.randn(1, 1, 3, dtype=F64), 0.0, popqorn.Ball(norm)))
     lower = space.center + 1 + torch.rand(50, 3, dtype=F64)
     assert (space.distance(lower, lower + 1) < space.sizes(lower) * (1 - 1e-15)).all()
+
+
+@pytest.mark.parametrize(("refuted", "status"), [(1.0005, Status.EXACT), (1.01, Status.CERTIFIED), (math.inf, Status.CERTIFIED)])
+def test_a_radius_is_exact_only_where_a_counterexample_is_near(refuted: float, status: Status) -> None:
+    task, one = asked(random_model("rnn"), random_inputs()[:1], pointed(FRAMES, 0)), torch.ones(1, dtype=F64)
+    true = torch.ones(1, dtype=torch.bool)
+    found = splitting.SearchResult(
+        one, 2 * one, torch.ones_like(task.margins.offset), torch.zeros(1, dtype=torch.long), ~true, true
+    )
+    assert statuses(found, task, refuted * one, 1e-3) == [status]
