@@ -28,6 +28,7 @@ MAX_EVALUATIONS = 60  # ten times what a search takes; one that needs more says 
 FIRST_STEP = 0.8  # times linear / depth: near the root for trained networks of 4 to 14 frames
 GROWTH = 4.0  # while nothing has failed, sizes grow by this factor and faster
 RETREAT = 0.5  # while nothing is proven, they halve
+CAUTION = 1.12  # beside a size that is probably near, they grow and shrink by this factor, and faster
 SATURATED = 0.5  # a power of eps: the loss of an unsaturated bound grows at least like eps itself
 UNBOUNDED = 1e6  # times linear: what is proven up to there has no end worth looking for
 
@@ -87,7 +88,7 @@ def largest_size(task: Task, tolerance: float, watch: Watch, first: Float[Tensor
     """Search every sample for the largest size with all margins proven positive, to a relative width of `tolerance`.
 
     A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing. The search
-    begins at the sizes `first`, if these are given and positive numbers.
+    begins at the sizes `first`, if these are given and positive numbers, and stays near them at first.
     """
     task = task.prepared()
     first = torch.full_like(task.allowed.eps, math.nan) if first is None else first
@@ -140,7 +141,8 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
     with watch.stoppable():
         active = (~state.done).nonzero().squeeze(1)
         # The more frames a perturbation passes through, the sooner bounds grow loose, and the smaller an eps to start with.
-        begin = torch.where(first.isfinite() & (first > 0), first, FIRST_STEP * linear / task.allowed.depth)
+        near = first.isfinite() & (first > 0)
+        begin = torch.where(near, first, FIRST_STEP * linear / task.allowed.depth)
         eps = torch.minimum(begin, greatest)[active]
         for turn in range(MAX_EVALUATIONS):
             if watch.stopped or not len(active):
@@ -155,7 +157,8 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
             state = state.closed(closed)
             watch.advance(finished)
             active = (~state.done).nonzero().squeeze(1)
-            eps = torch.minimum(_next_eps(state.select(active), linear[active], tolerance, turn), greatest[active])
+            eps = _next_eps(state.select(active), linear[active], near[active], tolerance, turn)
+            eps = torch.minimum(eps, greatest[active])
     return state
 
 
@@ -174,16 +177,17 @@ def _search_counts(task: Task, state: _State, watch: Watch) -> _State:
     return state
 
 
-def _next_eps(state: _State, linear: Tensor, tolerance: float, turn: int) -> Tensor:
+def _next_eps(state: _State, linear: Tensor, near: Tensor, tolerance: float, turn: int) -> Tensor:
     """Where to look next: beside the interpolated root, or halfway where interpolation has nothing to go on."""
     low, high = state.low, state.high
-    top = torch.where(high.isinf(), torch.where(low > 0, GROWTH ** (1 + turn / 2) * low, linear), high)
+    growth = torch.where(near, CAUTION ** min(2.0**turn, MAX_EVALUATIONS), GROWTH ** (1 + turn / 2))
+    top = torch.where(high.isinf(), torch.where(low > 0, growth * low, linear), high)
     root = _interpolated_root(state, linear, low, top)
     # Beside the root, on the side where the bracket is still open; further out if the last tries fell on the same side.
     beside = (tolerance / 3 * GROWTH ** (state.streak - 2).clamp(min=0)).clamp(max=0.5)
     aim = torch.where(low > root * (1 - 2 * beside), root * (1 + beside), root * (1 - beside))
-    halfway = torch.where(low > 0, (low * top).sqrt(), RETREAT * top)
-    trusted = (aim > low) & (aim < high) & ~_saturated(state, linear)
+    halfway = torch.where(low > 0, (low * top).sqrt(), torch.where(near, 1 / growth, RETREAT).clamp(min=RETREAT) * top)
+    trusted = (aim > low) & (aim < high) & ~_saturated(state, linear) & ~(near & (low == 0))
     bisect = turn >= 8 and turn % 3 == 2
     return torch.where(trusted & (not bisect), aim, torch.where(high.isinf(), top, halfway))
 

@@ -22,6 +22,7 @@ GAINS = {1: 1.3, 2: 1.015, 3: 1.005}  # over planes, and over the effort before:
 MOST_PROOFS = 6  # at ever larger sizes, while there is time
 PARTS = 8  # in which training has its time: estimates and proofs
 MOST_ESTIMATES = 12
+SPARE = 0.013  # of what the margin loses beyond first order: what estimates must leave over, since proofs say a little less
 MOST_DOUBTS = 8  # estimates after which failures are final
 POWER = 4.0  # of the size: how the loss of a margin grows where it is gone
 STEP = 1.6  # at most, from one try to the next
@@ -129,7 +130,8 @@ def _promised(
 ) -> tuple[_Bracket, Tensor]:
     """The largest sizes that estimates promise, and how many each sample took; half of the time until `ended` is theirs."""
     task, half = estimates.task, (time.monotonic() + ended) / 2
-    margin = task.first_order()[0].amin(-1)
+    margins, linear = task.first_order()
+    margin, linear = margins.amin(-1), linear.amin(-1)
     greatest = task.allowed.greatest
     unknown = torch.full_like(plain.eps, torch.nan)
     bracket = _Bracket(plain.eps, torch.full_like(unknown, torch.inf), unknown, unknown)
@@ -139,7 +141,9 @@ def _promised(
         index = sought.nonzero().squeeze(1)
         if watch.stopped or not len(index) or (turn and time.monotonic() > half):
             break
-        bracket = bracket.after(index, eps[index], estimates.select(index).margins(eps[index]).amin(-1))
+        spare = SPARE * margin * (1 - eps / linear).clamp(min=0)
+        found = estimates.select(index).margins(eps[index]).amin(-1)
+        bracket = bracket.after(index, eps[index], found - spare[index])
         tries = tries.index_add(0, index, torch.ones_like(index))
         bracket = bracket.doubted(margin) if turn < MOST_DOUBTS else bracket
         root = bracket.root(margin)

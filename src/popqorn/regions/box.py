@@ -78,7 +78,7 @@ class BoxSet(AllowedSet):
 
     @property
     def greatest(self) -> Float[Tensor, " batch"]:
-        return torch.ones_like(self.eps)
+        return self.moves.any(-1).to(self.eps).expand_as(self.eps)
 
     @property
     def limit(self) -> float:
