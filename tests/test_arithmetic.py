@@ -25,14 +25,15 @@ from popqorn.task import Question
 from sets import around
 
 DTYPES = [torch.float64, torch.float32]
-NETWORKS = int(os.environ.get("POPQORN_NETWORKS", "8"))  # of every cell and dtype; 1,000 for the record
-TIGHT = 8  # of them by joint bounds as well
+NETWORKS = int(os.environ.get("POPQORN_NETWORKS", "6"))  # of every cell and dtype; 1,000 for the record
+TIGHT = 6  # of them by joint bounds as well
 CELLS = {
     "relu": lambda: nn.RNN(2, 3, nonlinearity="relu"),
     "tanh": lambda: nn.RNN(2, 3),
     "lstm": lambda: nn.LSTM(2, 3),
     "gru": lambda: nn.GRU(2, 3),
 }
+ORDERS = tuple(permutations((2.0**54, -1.0, -(2.0**54), 0.5)))[::2]  # of a sum that is -1/2, whatever is rounded away
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 
 
@@ -69,7 +70,7 @@ def cancelling(place: str, weights: tuple[float, ...]) -> popqorn.SequenceClassi
 @pytest.mark.parametrize("frames", [None, [1]])
 def test_weights_that_cancel_prove_nothing_false(dtype: torch.dtype, method: str, place: str, frames: list[int] | None) -> None:
     """2^54 - 1 - 2^54 + 1/2 is -1/2, whatever is rounded away on the way to it."""
-    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+    for order in ORDERS:
         model, inputs = cancelling(place, order), torch.ones(1, 2, 4)
         value = exact.outputs(model, inputs[0])[0]
         lower, upper = popqorn.bounds(model, inputs, 0.0, method=method, dtype=dtype, frames=frames)
@@ -128,7 +129,7 @@ def test_exact_outputs_lie_in_their_bounds(cell: str, dtype: torch.dtype) -> Non
 
 @each_dtype
 def test_a_gate_knows_how_little_is_known_of_a_still_frame(dtype: torch.dtype) -> None:
-    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+    for order in ORDERS:
         lstm = nn.LSTM(4, 1)
         model = popqorn.SequenceClassifier(lstm, nn.Linear(1, 2)).double()
         with torch.no_grad():
@@ -208,34 +209,40 @@ def test_falls_inside_a_range_are_rounded_up(norm: float, dtype: torch.dtype) ->
     bound, sigma = greatest_fall(given.unsqueeze(1), room.unsqueeze(1), norm)
     inside = sigma.squeeze(1).double() * (1 - 1e-6)
     assert (inside.pow(norm).sum(-1) <= 1).all()
-    for sample in range(0, 3000, 10):
-        pairs = zip(given[sample].tolist(), filled(given[sample], room[sample], norm), strict=True)
-        reached = sum(Fraction(b) * Fraction(s) for b, s in pairs)
-        assert Fraction(float(bound[sample, 0])) >= reached, sample
+    some = slice(0, None, 10)
+    for number, (row, point) in enumerate(zip(given[some].tolist(), filled(given[some], room[some], norm), strict=True)):
+        reached = sum(Fraction(b) * Fraction(s) for b, s in zip(row, point, strict=True))
+        assert Fraction(float(bound[some][number, 0])) >= reached, number
 
 
-def filled(beta: Tensor, kappa: Tensor, norm: float) -> list[float]:
-    """A feasible point near the optimum, by bisection of the multiplier in double precision, scaled to be feasible."""
+def filled(beta: Tensor, kappa: Tensor, norm: float) -> list[list[float]]:
+    """Feasible points near the optima, by bisection of multipliers in double precision, scaled to be feasible."""
     b, k = beta.double(), kappa.double()
-    low, high = 0.0, 1e6
+
+    def at(multiplier: Tensor) -> Tensor:
+        return torch.minimum(k, (b / multiplier).pow(1 / (norm - 1)) if norm > 1 else torch.where(b > multiplier, k, 0.0))
+
+    low, high = torch.zeros(len(b), 1, dtype=torch.float64), torch.full((len(b), 1), 1e6, dtype=torch.float64)
     for _ in range(200):
-        lam = (low + high) / 2
-        sigma = torch.minimum(k, (b / lam).pow(1 / (norm - 1)) if norm > 1 else torch.where(b > lam, k, 0.0))
-        low, high = (lam, high) if float(sigma.pow(norm).sum()) > 1 else (low, lam)
-    sigma = torch.minimum(k, (b / high).pow(1 / (norm - 1)) if norm > 1 else torch.where(b > high, k, 0.0))
-    if norm == 1:  # the last one in part
-        left = 1 - sum(map(Fraction, sigma.tolist()))
-        rest = [number for number in b.argsort(descending=True).tolist() if sigma[number] == 0]
-        if rest and left > 0:
-            sigma[rest[0]] = min(float(k[rest[0]]), math.nextafter(float(left), 0.0))
-    return (sigma * (1 - 2.0**-50)).tolist()
+        middle = (low + high) / 2
+        beyond = at(middle).pow(norm).sum(-1, keepdim=True) > 1
+        low, high = torch.where(beyond, middle, low), torch.where(beyond, high, middle)
+    sigma = at(high)
+    if norm == 1:
+        for point, values, ends in zip(sigma, b, k, strict=True):  # the last one in part
+            left = 1 - sum(map(Fraction, point.tolist()))
+            rest = [number for number in values.argsort(descending=True).tolist() if point[number] == 0]
+            if rest and left > 0:
+                point[rest[0]] = min(float(ends[rest[0]]), math.nextafter(float(left), 0.0))
+    found: list[list[float]] = (sigma * (1 - 2.0**-50)).tolist()
+    return found
 
 
 @each_dtype
 @pytest.mark.parametrize("frames", [None, [1]])
 def test_what_follows_from_an_initial_state_is_rounded_too(dtype: torch.dtype, frames: list[int] | None) -> None:
     """The state's part of a GRU's candidate is a constant: nothing moves in it, and it is computed all the same."""
-    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+    for order in ORDERS:
         gru = nn.GRU(2, 4)
         model = popqorn.SequenceClassifier(gru, nn.Linear(4, 2), initial_state=torch.ones(1, 4, dtype=torch.float64)).double()
         with torch.no_grad():
@@ -289,7 +296,7 @@ def test_a_batch_norm_whose_shifts_cancel_is_rounded_too(dtype: torch.dtype) -> 
 
 def test_where_nothing_moves_the_sign_is_proven_all_the_same() -> None:
     """A set of one point needs no search, but a proof."""
-    for order in permutations((2.0**54, -1.0, -(2.0**54), 0.5)):
+    for order in ORDERS:
         model, inputs = cancelling("head", order), torch.ones(1, 2, 4)
         for region in (popqorn.Ball(clip=(1, 1)), popqorn.Box(1, 1)):
             found = popqorn.certify(model, inputs, labels=[0], region=region)

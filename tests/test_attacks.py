@@ -133,12 +133,12 @@ def test_samples_survive_large_p(norm: float) -> None:
 @cache
 def attacked(method: str, norm: float) -> popqorn.AttackResult:
     """What is found from the first digits, by a fresh copy of the network."""
-    return popqorn.attack(bundled.load_model("lstm"), bundled.load_digits(4)[0], norm=norm, method=method, restarts=2)
+    return popqorn.attack(bundled.load_model("lstm"), bundled.load_digits(4)[0], norm=norm, method=method, restarts=1)
 
 
 @cache
 def certified_radius(norm: float) -> Tensor:
-    return popqorn.certify(bundled.load_model("lstm"), bundled.load_digits(4)[0], norm=norm).radius
+    return popqorn.certify(bundled.load_model("lstm"), bundled.load_digits(4)[0], norm=norm, tolerance=0.02).radius
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])

@@ -58,9 +58,8 @@ def test_the_bracket() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_spec_and_method(spec: str, method: str) -> None:
-    model, sequences, claim = network("gru"), inputs(), SPECS[spec]()
+    model, sequences, claim = network("gru"), inputs()[:1], SPECS[spec]()
     if method == "split":
-        sequences = sequences[:1]
         few = popqorn.Ball(2, scale=torch.eye(*sequences.shape[1:], device="cpu"))
         fails_nowhere(popqorn.certify, model, sequences, spec=claim, region=few, method=method, tolerance=0.5, seconds=0.05)
         fails_nowhere(popqorn.verify, model, sequences, 9.0, spec=claim, region=few, method=method, seconds=0.05)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from functools import cache
 from typing import Any
 
 import pytest
@@ -49,6 +50,15 @@ def joint_of(task: Task, eps: float) -> tuple[Joint, Tensor]:
         return joint, relax(task.tape, allowed, METHODS["tight"], joint=joint).lower(task.margins.rows)
 
 
+@cache
+def bounded(name: str, eps: float, pooling: str = "last") -> tuple[Task, Joint]:
+    """The same for all tests, whatever each of them draws afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        task = task_of(name, pooling=pooling)
+    return task, joint_of(task, eps)[0]
+
+
 def points_of(task: Task, eps: float) -> Tensor:
     """Allowed points, `[points, batch, frames, features]`: at random, and where random forms are least."""
     allowed = task.allowed.at(torch.full((BATCH,), eps, dtype=torch.float64))
@@ -77,8 +87,7 @@ def columns_times(columns: Tensor, vectors: Tensor) -> Tensor:
 @each_model
 def test_displacements_are_linear_in_inputs_and_errors(name: str) -> None:
     """`delta = J d + Phi eps`, with the errors of all tangents, at inputs far away."""
-    task = task_of(name, pooling="max" if name == "lstm" else "last")
-    joint, _ = joint_of(task, 0.3)
+    task, joint = bounded(name, 0.3, "max" if name == "lstm" else "last")
     moved, delta = displaced(joint, points_of(task, 0.3))
     layout = joint.linear.layout
     errors = torch.zeros(POINTS, BATCH, layout.errors, dtype=torch.float64)
@@ -149,8 +158,7 @@ def whole_matrix(joint: Joint, form: Form) -> Tensor:
 
 @each_model
 def test_elimination_accepts_what_is_above_the_greatest_eigenvalue_alone(name: str) -> None:
-    task = task_of(name)
-    joint, _ = joint_of(task, 0.1)
+    task, joint = bounded(name, 0.1)
     top = len(task.tape.nodes) - 1
     form = some_form(joint, top, 4)
     if not form:
@@ -169,8 +177,7 @@ def test_elimination_accepts_what_is_above_the_greatest_eigenvalue_alone(name: s
 @each_model
 def test_a_form_is_never_greater_than_what_is_proven_of_it(name: str) -> None:
     """With the price of all errors, over inputs far enough that errors count."""
-    task = task_of(name)
-    joint, _ = joint_of(task, 0.2)
+    task, joint = bounded(name, 0.2)
     top = len(task.tape.nodes) - 1
     form = some_form(joint, top, 6)
     if not form:
@@ -190,8 +197,7 @@ def test_a_form_is_never_greater_than_what_is_proven_of_it(name: str) -> None:
 @each_model
 def test_every_price_is_at_least_what_it_pays_for(name: str) -> None:
     """`C_g >= |Phi_g' Q (J d + e / 2)|` at every input, with the form as it is when all is priced."""
-    task = task_of(name)
-    joint, _ = joint_of(task, 0.3)
+    task, joint = bounded(name, 0.3)
     form = some_form(joint, len(task.tape.nodes) - 1, 3)
     if not form:
         return
@@ -220,8 +226,7 @@ def test_every_price_is_at_least_what_it_pays_for(name: str) -> None:
 
 
 def test_an_estimate_that_is_too_low_is_not_taken_for_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of("lstm")
-    joint, _ = joint_of(task, 0.1)
+    task, joint = bounded("lstm", 0.1)
     top = len(task.tape.nodes) - 1
     form = some_form(joint, top, 5)
     known = Known(joint.linear, joint.allowed, joint.tangents, joint.off)
@@ -249,8 +254,7 @@ def test_forms_of_displacements_reach_no_further_than_a_region_says(region: Any)
 
 
 def test_the_estimate_is_near_the_greatest_eigenvalue() -> None:
-    task = task_of("lstm")
-    joint, _ = joint_of(task, 0.1)
+    task, joint = bounded("lstm", 0.1)
     form = some_form(joint, len(task.tape.nodes) - 1, 5)
     guess = estimate(joint.linear, joint.allowed, form, None, torch.float32)
     root = guess.weights.rsqrt()
@@ -270,8 +274,9 @@ def test_the_estimate_is_near_the_greatest_eigenvalue() -> None:
 )
 def test_tight_radii_are_never_below_planes_and_never_attacked(name: str, region: popqorn.Ball) -> None:
     model, inputs = random_model(name), random_inputs()[: 3 if name in ("rnn", "lstm", "gru") else 1]
+    tolerance = 0.02 if name == "rnn" else 0.1  # what is gained must be more
     plain, tight = (
-        popqorn.certify(model, inputs, region=region, method=method, tolerance=0.02) for method in ("planes", "tight")
+        popqorn.certify(model, inputs, region=region, method=method, tolerance=tolerance) for method in ("planes", "tight")
     )
     assert (tight.radius >= plain.radius).all()
     if name in ("rnn", "lstm", "gru") and region.frames is None:
@@ -292,29 +297,31 @@ def test_tight_radii_are_never_below_planes_and_never_attacked(name: str, region
 @pytest.mark.parametrize("said", [math.nan, -1.0, 0.0])
 def test_a_size_that_is_promised_but_not_proven_is_not_kept(said: float, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = random_model("gru"), random_inputs()[:2]
-    plain = popqorn.certify(model, inputs, tolerance=0.02).radius
-    bounded = Task.joint_bounds
+    plain = popqorn.certify(model, inputs, tolerance=0.1).radius
+    estimated = Task.joint_bounds
 
     def refused(self: Task, eps: Tensor, memory: Any, *, prove: bool) -> Tensor:
-        return torch.full_like(self.margins.offset, said) if prove else bounded(self, eps, memory, prove=False)
+        return torch.full_like(self.margins.offset, said) if prove else estimated(self, eps, memory, prove=False)
 
     monkeypatch.setattr(Task, "joint_bounds", refused)
-    assert torch.equal(popqorn.certify(model, inputs, tolerance=0.02, method="tight").radius, plain)
+    assert torch.equal(popqorn.certify(model, inputs, tolerance=0.1, method="tight").radius, plain)
 
 
 def test_tight_margins_are_never_below_those_of_planes() -> None:
     for name in ("lstm", "stacked gru"):
         model, inputs = random_model(name), random_inputs()
-        for eps in (0.01, 0.1, 1.0):
-            plain, tight = (popqorn.verify(model, inputs, eps, method=method).margins for method in ("planes", "tight"))
-            kept = ~plain.isnan()
-            assert (tight[kept] >= plain[kept]).all()
+        sizes = torch.tensor([0.01, 0.1, 1.0]).repeat_interleave(BATCH)
+        plain, tight = (
+            popqorn.verify(model, inputs.repeat(3, 1, 1), sizes, method=method).margins for method in ("planes", "tight")
+        )
+        kept = ~plain.isnan()
+        assert (tight[kept] >= plain[kept]).all()
 
 
 def test_words_and_boxes_take_tight_bounds() -> None:
     model, inputs = random_model("gru"), random_inputs()
     box = popqorn.Box(inputs - 0.1, inputs + 0.2)
-    plain, tight = (popqorn.certify(model, inputs, region=box, method=method, tolerance=0.02) for method in ("planes", "tight"))
+    plain, tight = (popqorn.certify(model, inputs, region=box, method=method, tolerance=0.1) for method in ("planes", "tight"))
     assert (tight.radius >= plain.radius).all()
     table = torch.randn(12, inputs.shape[-1], dtype=torch.float64) / 4
     tokens = torch.randint(12, (BATCH, FRAMES))
@@ -325,8 +332,7 @@ def test_words_and_boxes_take_tight_bounds() -> None:
 
 def test_a_proof_never_takes_prices_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates near a known size scale what they remember; a proof computes prices anew."""
-    task = task_of("lstm")
-    joint, _ = joint_of(task, 0.2)
+    task, joint = bounded("lstm", 0.2)
     top = len(task.tape.nodes) - 1
     form = some_form(joint, top, 5)
     known = Known(joint.linear, joint.allowed, joint.tangents, joint.off)

@@ -82,8 +82,10 @@ def uncut(tape: Tape, allowed: AllowedSet) -> RelaxedTape:
     return relax(tape, allowed, METHODS["planes"], plan=Plan(tape))
 
 
-def points_of(allowed: AllowedSet, tape: Tape, rows: Tensor) -> list[Tensor]:
-    """Random allowed inputs, those where random forms are least, and where every row is least to first order, again and again."""
+def points_of(allowed: AllowedSet, tape: Tape, rows: Tensor) -> Tensor:
+    """Random allowed inputs, those where random forms are least, and where every row is least to first order, again and again:
+    `[points, batch, frames, features]`.
+    """
     generator = torch.Generator().manual_seed(2)
     found = [allowed.random(generator) for _ in range(20)]
     found += [allowed.lowest(torch.randn(allowed.center.shape, generator=generator, dtype=torch.float64)) for _ in range(20)]
@@ -94,19 +96,25 @@ def points_of(allowed: AllowedSet, tape: Tape, rows: Tensor) -> list[Tensor]:
             (gradient,) = torch.autograd.grad((tape(point) @ row).sum(), point)
             point = allowed.lowest(gradient)
             found.append(point)
-    return found
+    return torch.stack(found).detach()
 
 
-def holds_everything(relaxed: RelaxedTape, points: list[Tensor], *, slack: float = 1e-9) -> None:
+def values_at(tape: Tape, points: Tensor) -> list[Tensor]:
+    """The values of every node, `[points, batch, width]`."""
+    count, batch = points.shape[:2]
+    values = (value.expand(count * batch, -1) for value in tape.values(points.flatten(0, 1)))
+    return [value.unflatten(0, (count, batch)) for value in values]
+
+
+def holds_everything(relaxed: RelaxedTape, points: Tensor, *, slack: float = 1e-9) -> None:
     """Boxes hold every node's values, and the bound of every row is below its value."""
     rows = torch.cat([torch.eye(CLASSES), -torch.eye(CLASSES)]).double()
     lower = relaxed.lower(rows.unsqueeze(0))
-    for point in points:
-        values = relaxed.tape.values(point.detach())
-        for box, value in zip(relaxed.boxes, values, strict=True):
-            assert (value >= box.lower - slack).all()
-            assert (value <= box.upper + slack).all()
-        assert (values[-1] @ rows.mT >= lower - slack).all()
+    values = values_at(relaxed.tape, points)
+    for box, value in zip(relaxed.boxes, values, strict=True):
+        assert (value >= box.lower - slack).all()
+        assert (value <= box.upper + slack).all()
+    assert (values[-1] @ rows.mT >= lower - slack).all()
 
 
 @each_cell
@@ -139,11 +147,11 @@ def test_linear_bounds_of_stations_hold_at_every_allowed_input(cell: str, kept: 
     """Not only over the whole set: pointwise."""
     tape, allowed = network(cell), around(inputs_of(), 0.3)
     cut(tape, allowed)
-    for point in points_of(allowed, tape, torch.eye(CLASSES).double()):
-        values, moved = tape.values(point.detach()), point.detach() - allowed.center
-        for index, station in zip(sorted(soon(tape).stations), kept, strict=True):
-            least = (station.forms @ moved[:, list(station.frames)].flatten(1).unsqueeze(-1)).squeeze(-1) + station.constants
-            assert (least <= torch.cat([values[index], -values[index]], dim=-1) + 1e-12).all()
+    points = points_of(allowed, tape, torch.eye(CLASSES).double())
+    values, moved = values_at(tape, points), points - allowed.center
+    for index, station in zip(sorted(soon(tape).stations), kept, strict=True):
+        least = (station.forms @ moved[:, :, list(station.frames)].flatten(2).unsqueeze(-1)).squeeze(-1) + station.constants
+        assert (least <= torch.cat([values[index], -values[index]], dim=-1) + 1e-12).all()
 
 
 @each_cell
