@@ -1,11 +1,13 @@
 """The gallery: what is read from a module is what it computes, what is proven of it is true, and it is left as it was."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.nn.utils import prune
 from torch.nn.utils import rnn as packing
 
@@ -14,6 +16,7 @@ import popqorn
 from gallery import GALLERY, Exhibit
 from gallery_recurrent import CellLoop, HandGru, HandLstm, LastStep
 from popqorn import Status
+from popqorn.readers.calls import Call
 from popqorn.readers.models import read_model
 from popqorn.readers.network import Reading
 from popqorn.sequences import Sequences
@@ -28,6 +31,22 @@ ENDINGS = {
     "text: language model with tied weights": "log_softmax",
 }
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that several calls of a test read is traced by the first of them: that is most of their time."""
+    reader = importlib.import_module("popqorn.readers.exported")
+    exported, kept = reader.exported, {}
+
+    def once(call: Call) -> ExportedProgram:
+        key = call.module, call.example(1).shape
+        if key not in kept:
+            kept[key] = exported(call)
+        program: ExportedProgram = kept[key]
+        return program
+
+    monkeypatch.setattr(reader, "exported", once)
 
 
 def read(module: nn.Module, inputs: Tensor, *, decides: bool) -> list[tuple[Sequences, Reading]]:

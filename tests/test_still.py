@@ -70,7 +70,7 @@ def test_chunks_take_the_values_of_their_own_samples(chunk_rows: int, masks: lis
 def test_sensitivity_is_what_certify_finds_for_each_frame(kind: str) -> None:
     model = decided_by_single_frames(kind)
     inputs = torch.randn(2, FRAMES, FEATURES)
-    radii = popqorn.sensitivity(model, inputs, norm=2).radius
+    radii = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-3).radius
     for frame in range(FRAMES):
         alone = popqorn.certify(model, inputs, frames=[frame], norm=2).radius
         torch.testing.assert_close(radii[:, frame], alone, rtol=2e-3, atol=0)

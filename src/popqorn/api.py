@@ -118,7 +118,7 @@ def sensitivity(
     method: str = "planes",
     effort: int | None = None,
     seconds: float | None = None,
-    tolerance: float = 1e-3,
+    tolerance: float = 1e-2,
     chunk_rows: int | None = None,
     dtype: torch.dtype = torch.float64,
     progress: Any = None,
