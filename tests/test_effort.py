@@ -12,7 +12,7 @@ import popqorn
 from popqorn.bounds.inner import relax
 from popqorn.bounds.joint.bounds import Joint
 from popqorn.bounds.joint.fan import fanned, worst_values
-from popqorn.bounds.walk import walk_forms
+from popqorn.bounds.walk import Ground, walk_forms
 from popqorn.relax.gates import GateKind
 from popqorn.relax.methods import read_method
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
@@ -126,15 +126,15 @@ def test_every_row_walks_through_its_own_planes(name: str) -> None:
     top, rows = len(task.tape.nodes) - 1, task.margins.rows
     known, allowed = relaxed.known, joint.allowed
     with torch.inference_mode():
-        form = walk_forms(task.tape, top, rows, relaxed.relaxations, known, allowed)
+        form = walk_forms(Ground(task.tape, relaxed.relaxations, known, allowed), top, rows)
         own = joint._fanned(form, rows.shape[1], {})
-        together = walk_forms(task.tape, top, rows, {**relaxed.relaxations, **own}, known, allowed)
+        together = walk_forms(Ground(task.tape, {**relaxed.relaxations, **own}, known, allowed), top, rows)
         assert set(own) == set(form.met)
         differ = False
         for row in range(rows.shape[1]):
             one = slice(row, row + 1)
             single = {n: Relaxation(_of_row(each.lower, row), _of_row(each.upper, row)) for n, each in own.items()}
-            alone = walk_forms(task.tape, top, rows[:, one], {**relaxed.relaxations, **single}, known, allowed)
+            alone = walk_forms(Ground(task.tape, {**relaxed.relaxations, **single}, known, allowed), top, rows[:, one])
             for frame, part in alone.frames.items():
                 torch.testing.assert_close(together.frames[frame][:, one], part)
             torch.testing.assert_close(sum(term[:, one] for term in together.terms), sum(alone.terms))
@@ -152,7 +152,7 @@ def test_the_chosen_plane_is_the_best_at_the_worst_input_of_its_row() -> None:
     joint, relaxed = joint_of(task, 0.2)
     top, rows = len(task.tape.nodes) - 1, task.margins.rows
     with torch.inference_mode():
-        form = walk_forms(task.tape, top, rows, relaxed.relaxations, relaxed.known, joint.allowed)
+        form = walk_forms(Ground(task.tape, relaxed.relaxations, relaxed.known, joint.allowed), top, rows)
         fallback = joint.linear.point, joint.linear.radius
         at = worst_values(task.tape, joint.allowed, form.frames, rows.shape[1], fallback)
     whole = torch.stack([form.frames[frame] for frame in range(FRAMES)], dim=2)

@@ -10,7 +10,7 @@ from torch import Tensor
 from popqorn._typing import Float
 from popqorn.bounds.chunks import walk_pieces
 from popqorn.bounds.stations import LinearBounds, Plan
-from popqorn.bounds.walk import walk_back, walk_linear
+from popqorn.bounds.walk import Ground, walk_back, walk_linear
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.tape import Tape
@@ -30,6 +30,7 @@ class Walks:
     plan: Plan
     chunk_rows: int | None = None
     stations: dict[int, LinearBounds] = field(default_factory=dict)
+    _grounds: dict[tuple[int, int], Ground] = field(default_factory=dict, init=False, repr=False)
 
     def lower(
         self, index: int, count: int, some: Rows, boxes: tuple[Interval, ...] | None = None, *, cut: bool = False
@@ -38,12 +39,9 @@ class Walks:
         ends = self._ends(index) if cut else None
         bounds = []
         for samples, pieces in self._pieces(count):
-            own = self.allowed.select(samples)
-            walked = [
-                walk_back(self.tape, index, some(samples, piece), self.relaxations, self.known, samples, own, boxes, ends)
-                for piece in pieces
-            ]
-            bounds.append(torch.cat([bound.expand(len(own.center), -1) for bound in walked], dim=1))
+            ground = self._ground(samples)
+            walked = [walk_back(ground, index, some(samples, piece), boxes, ends) for piece in pieces]
+            bounds.append(torch.cat([bound.expand(len(ground.allowed.center), -1) for bound in walked], dim=1))
         return torch.cat(bounds)
 
     def box(self, index: int, less: Float[Tensor, "#batch width"]) -> Interval:
@@ -62,17 +60,22 @@ class Walks:
         bounds: list[Tensor] = []
         linear: list[list[LinearBounds]] = []
         for samples, pieces in self._pieces(count):
-            own = self.allowed.select(samples)
-            walked = [
-                walk_linear(self.tape, index, some(samples, piece), self.relaxations, self.known, samples, own, ends)
-                for piece in pieces
-            ]
+            ground = self._ground(samples)
+            walked = [walk_linear(ground, index, some(samples, piece), ends) for piece in pieces]
             bounds.append(torch.cat([bound for bound, _ in walked], dim=1))
             linear.append([forms for _, forms in walked])
         return torch.cat(bounds), LinearBounds.joined(linear)
 
     def _ends(self, index: int) -> dict[int, LinearBounds]:
         return {end: self.stations[end] for end in self.plan.ends(index) if end in self.stations}
+
+    def _ground(self, samples: slice) -> Ground:
+        """That of some samples, the same for all walks."""
+        key = samples.start, samples.stop
+        if key not in self._grounds:
+            own = self.allowed.select(samples)
+            self._grounds[key] = Ground(self.tape, self.relaxations, self.known, own, samples)
+        return self._grounds[key]
 
     def _pieces(self, count: int) -> list[tuple[slice, list[slice]]]:
         return list(walk_pieces(self.tape, len(self.allowed.center), count, self.chunk_rows, self.allowed.center))

@@ -64,20 +64,83 @@ class Form:
     met: Mapping[int, Tensor]
 
 
-@dataclass
-class _Walk:
-    """Rows that still wait at nodes further up, piece by piece; the constant terms collected so far, and what has reached frames.
+Sides = tuple[Tensor, Tensor]
+"""The mean of a lower and an upper coefficient, and half their difference; `[batch, 1, width]`, or `[batch, rows, width]` where
+every row has coefficients of its own."""
 
-    `relaxations`, `known`, `boxes` and `ends` are of the whole batch, `samples` says which of it this walk is for. With `boxes`,
-    the walk ends at the nonlinear nodes it meets first: they are taken at the ends of their boxes. At the stations of `ends`, it
-    ends at their linear bounds. With `keep`, all that arrives at frames stays as it is.
+
+@dataclass(frozen=True)
+class Ground:
+    """What walks go through: a tape that is relaxed as far as they go.
+
+    `relaxations` and `known` (the values of nodes that do not move: walks end there) are of the whole batch; `samples` says which
+    of it `allowed` and the walks are for. What is the same for all walks is computed once.
     """
 
     tape: Tape
     relaxations: Mapping[int, Relaxation]
     known: Mapping[int, Tensor]
-    samples: slice
     allowed: AllowedSet
+    samples: slice = field(default_factory=lambda: slice(None))
+    _replaced: dict[tuple[int, ...], tuple[dict[int, Sides], Sides]] = field(default_factory=dict, init=False, repr=False)
+    _moving: dict[Affine, tuple[Tensor, Tensor, list[tuple[int, int]]]] = field(default_factory=dict, init=False, repr=False)
+
+    def value(self, node: int) -> Tensor:
+        """The value of a known node, `[batch or 1, width]`."""
+        return self.own(self.known[node])
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """The walks' samples of a tensor `[batch or 1, ...]`."""
+        return tensor[self.samples] if tensor.shape[0] > 1 else tensor
+
+    def replaced(self, indices: tuple[int, ...]) -> tuple[dict[int, Sides], Sides]:
+        """A sum of nonlinear nodes, relaxed: the slopes of all their operands, and the offset."""
+        if indices not in self._replaced:
+            slopes: dict[int, Sides] = {}
+            offset: Sides | None = None
+            for index in indices:
+                middle, half = self.relaxations[index].middle, self.relaxations[index].half
+                for source, *both in zip(self.tape.nodes[index].sources, middle.slopes, half.slopes, strict=True):
+                    slopes[source] = self._added(slopes.get(source), *both)
+                offset = self._added(offset, middle.offset, half.offset)
+            assert offset is not None
+            self._replaced[indices] = slopes, offset
+        return self._replaced[indices]
+
+    def moving(self, node: Affine) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
+        """What an affine node is where nothing moves, `[batch or 1, width, 1]` (frames at their centre), and the weights of the
+        operands that move side by side, with the number and width of each.
+        """
+        if node not in self._moving:
+            fixed = node.bias.unsqueeze(0)
+            found: list[tuple[int, Tensor]] = []
+            for source, weight in zip(node.sources, node.weights, strict=True):
+                operand = self.tape.nodes[source]
+                if source in self.known:
+                    fixed = fixed + self.value(source) @ weight.mT
+                    continue
+                if isinstance(operand, Input):
+                    fixed = fixed + self.allowed.center[:, operand.frame] @ weight.mT
+                found.append((source, weight))
+            stacked = node.stacked if len(found) == len(node.weights) else torch.cat([weight for _, weight in found], dim=1)
+            self._moving[node] = fixed.unsqueeze(-1), stacked, [(source, weight.shape[1]) for source, weight in found]
+        return self._moving[node]
+
+    def _added(self, before: Sides | None, middle: Tensor, half: Tensor) -> Sides:
+        middle, half = (part if part.dim() == 3 else part.unsqueeze(-2) for part in (self.own(middle), self.own(half)))
+        return (middle, half) if before is None else (before[0] + middle, before[1] + half)
+
+
+@dataclass
+class _Walk:
+    """Rows that still wait at nodes further up, piece by piece; the constant terms collected so far, and what has reached frames.
+
+    `boxes` and `ends` are of the whole batch that was relaxed. With `boxes`, the walk ends at the nonlinear nodes it meets first:
+    they are taken at the ends of their boxes. At the stations of `ends`, it ends at their linear bounds. With `keep`, all that
+    arrives at frames stays as it is.
+    """
+
+    ground: Ground
     boxes: Sequence[Interval] | None = None
     met: dict[int, Tensor] | None = None
     ends: Mapping[int, LinearBounds] = field(default_factory=dict)
@@ -91,17 +154,17 @@ class _Walk:
 
     def send_product(self, node: int, rows: Tensor, magnitude: Tensor, middle: Tensor, half: Tensor) -> None:
         """Add `rows * middle + magnitude * half` to the coefficients of `node`."""
-        target = self.tape.nodes[node]
+        target = self.ground.tape.nodes[node]
         whole = target.sources[0] if isinstance(target, Slice) else node
         learning = rows.requires_grad or middle.requires_grad  # gradients do not pass what is written in place
-        apart = learning or node in self.ends or whole in self.known or isinstance(self.tape.nodes[whole], Input)
+        apart = learning or node in self.ends or whole in self.ground.known or isinstance(self.ground.tape.nodes[whole], Input)
         if apart or not isinstance(target, Slice):
             self.send(node, (rows * middle).addcmul_(magnitude, half))
             return
         place = target.start, target.stop
         if whole not in self.gathered:
             self.expect(whole)
-            shape = max(rows.shape[0], middle.shape[0]), rows.shape[1], self.tape.nodes[whole].width
+            shape = max(rows.shape[0], middle.shape[0]), rows.shape[1], self.ground.tape.nodes[whole].width
             self.gathered[whole] = _Gathered(rows.new_empty(shape))
         if self.gathered[whole].overlaps(place):
             self.send(whole, (rows * middle).addcmul_(magnitude, half), target.start)
@@ -118,7 +181,7 @@ class _Walk:
         pieces = self.waiting.pop(node, [])
         if node in self.gathered:
             pieces.append((0, self.gathered.pop(node).finish()))
-        return assembled(pieces, self.tape.nodes[node].width)
+        return assembled(pieces, self.ground.tape.nodes[node].width)
 
     def send(self, node: int, rows: Tensor, start: int = 0, *, centered: bool = False) -> None:
         """Add `rows` to the coefficients of entries `start, start+1, ...` of `node`.
@@ -126,109 +189,81 @@ class _Walk:
         A known node is a constant term and is done with. What a frame contributes at its centre is added here, unless the sender
         has done so (`centered`).
         """
-        if node in self.known:
-            self.terms.append(_applied(rows, self.value(node)[:, start : start + rows.shape[-1]]))
+        if node in self.ground.known:
+            self.terms.append(_applied(rows, self.ground.value(node)[:, start : start + rows.shape[-1]]))
             return
         self.expect(node)
         self.waiting.setdefault(node, []).append((start, rows))
-        target = self.tape.nodes[node]
+        target = self.ground.tape.nodes[node]
         if isinstance(target, Input) and not centered:
-            center = self.allowed.center[:, target.frame, start : start + rows.shape[-1]]
+            center = self.ground.allowed.center[:, target.frame, start : start + rows.shape[-1]]
             self.terms.append(_applied(rows, center))
-
-    def value(self, node: int) -> Tensor:
-        """The value of a known node, `[batch or 1, width]`."""
-        return self.own(self.known[node])
-
-    def own(self, tensor: Tensor) -> Tensor:
-        """This walk's samples of a tensor `[batch or 1, ...]`."""
-        return tensor[self.samples] if tensor.shape[0] > 1 else tensor
 
 
 def walk_back(
-    tape: Tape,
+    ground: Ground,
     position: int,
     rows: Float[Tensor, "#batch rows width"],
-    relaxations: Mapping[int, Relaxation],
-    known: Mapping[int, Tensor],
-    samples: slice,
-    allowed: AllowedSet,
     boxes: Sequence[Interval] | None = None,
     ends: Mapping[int, LinearBounds] | None = None,
 ) -> Float[Tensor, "#batch rows"]:
-    """A lower bound of `rows @ node[position]` for the given samples of the batch that was relaxed; `allowed` is theirs alone.
+    """A lower bound of `rows @ node[position]`.
 
     The least value of the linear forms that arrive at the frames, and the constant terms of the relaxations, make the bound:
-    less the rounding of their sum, but not that of the rows themselves (`errors.py`).
-    `known` holds the values of nodes that do not move: the walk ends there. With `boxes` it ends at the first nonlinear nodes;
-    at the stations of `ends` it ends at their linear bounds.
+    less the rounding of their sum, but not that of the rows themselves (`errors.py`). With `boxes` the walk ends at the first
+    nonlinear nodes; at the stations of `ends` it ends at their linear bounds.
     """
-    walk = _Walk(tape, relaxations, known, samples, allowed, boxes, ends=ends or {})
-    _run(walk, position, rows)
+    walk = _run(_Walk(ground, boxes, ends=ends or {}), position, rows)
     if walk.whole:
-        walk.parts.update(allowed.parts(*_side_by_side(walk.whole, tape.features)))
+        walk.parts.update(ground.allowed.parts(*_side_by_side(walk.whole, ground.tape.features)))
     if walk.parts:
-        walk.terms.append(allowed.least(walk.parts))
+        walk.terms.append(ground.allowed.least(walk.parts))
     return sum_below(walk.terms)
 
 
 def walk_linear(
-    tape: Tape,
-    position: int,
-    rows: Float[Tensor, "#batch rows width"],
-    relaxations: Mapping[int, Relaxation],
-    known: Mapping[int, Tensor],
-    samples: slice,
-    allowed: AllowedSet,
-    ends: Mapping[int, LinearBounds] | None = None,
+    ground: Ground, position: int, rows: Float[Tensor, "#batch rows width"], ends: Mapping[int, LinearBounds] | None = None
 ) -> tuple[Float[Tensor, "batch rows"], LinearBounds]:
     """The same, and beside it the linear bounds whose least value it is."""
-    walk = _Walk(tape, relaxations, known, samples, allowed, ends=ends or {}, keep=True)
-    _run(walk, position, rows)
+    walk = _run(_Walk(ground, ends=ends or {}, keep=True), position, rows)
+    allowed = ground.allowed
     shape = len(allowed.center), rows.shape[1]
     constants = sum_below(walk.terms).expand(shape)
     if not walk.whole:
         return constants, LinearBounds((), constants.new_zeros(*shape, 0), constants)
-    frames, forms = _side_by_side(walk.whole, tape.features)
+    frames, forms = _side_by_side(walk.whole, ground.tape.features)
     least = allowed.least(allowed.parts(frames, forms))
     return sum_below([*walk.terms, least]).expand(shape), LinearBounds(frames, forms.flatten(2).expand(*shape, -1), constants)
 
 
-def walk_forms(
-    tape: Tape,
-    position: int,
-    rows: Float[Tensor, "#batch rows width"],
-    relaxations: Mapping[int, Relaxation],
-    known: Mapping[int, Tensor],
-    allowed: AllowedSet,
-) -> Form:
-    """The same for the whole batch, with the rows kept that arrive at the frames and at the nonlinear nodes."""
+def walk_forms(ground: Ground, position: int, rows: Float[Tensor, "#batch rows width"]) -> Form:
+    """The same with the rows kept that arrive at the frames and at the nonlinear nodes."""
     met: dict[int, Tensor] = {}
-    walk = _Walk(tape, relaxations, known, slice(None), allowed, met=met)
-    _run(walk, position, rows)
+    walk = _run(_Walk(ground, met=met), position, rows)
     return Form(walk.terms, walk.parts, met)
 
 
-def _run(walk: _Walk, position: int, rows: Tensor) -> None:
+def _run(walk: _Walk, position: int, rows: Tensor) -> _Walk:
     """Nodes take their turn last to first: when it comes, all that use them have had theirs."""
     walk.send(position, rows)
     while walk.queue:
         index = -heapq.heappop(walk.queue)
         _pass(walk, index, walk.collect(index))
+    return walk
 
 
 def _pass(walk: _Walk, index: int, rows: Tensor) -> None:
     """Hand the rows of a node on to its operands."""
-    node = walk.tape.nodes[index]
+    node = walk.ground.tape.nodes[index]
     if index in walk.ends:
         _end(walk, walk.ends[index], rows)
     elif isinstance(node, Input):
         if walk.keep or any(node.frame in frames for frames, _ in walk.whole):
             walk.whole.append(((node.frame,), rows))
         else:
-            walk.parts[node.frame] = rows if walk.met is not None else walk.allowed.part(node.frame, rows)
+            walk.parts[node.frame] = rows if walk.met is not None else walk.ground.allowed.part(node.frame, rows)
     elif not node.linear:
-        _replace(walk, [index], rows)
+        _replace(walk, (index,), rows)
     else:
         _FAST.get(type(node), _linear)(walk, node, rows)
 
@@ -236,9 +271,9 @@ def _pass(walk: _Walk, index: int, rows: Tensor) -> None:
 def _end(walk: _Walk, station: LinearBounds, rows: Tensor) -> None:
     """Positive coefficients of a station's entries meet their lower bounds, negative ones the upper ones."""
     both = torch.cat([rows.clamp(min=0), (-rows).clamp_(min=0)], dim=-1)
-    walk.terms.append(_applied(both, walk.own(station.constants)))
+    walk.terms.append(_applied(both, walk.ground.own(station.constants)))
     if station.frames:
-        walk.whole.append((station.frames, both @ walk.own(station.forms)))
+        walk.whole.append((station.frames, both @ walk.ground.own(station.forms)))
 
 
 def _side_by_side(parts: list[tuple[tuple[int, ...], Tensor]], features: int) -> tuple[tuple[int, ...], Tensor]:
@@ -285,7 +320,7 @@ def _applied(rows: Tensor, value: Tensor) -> Tensor:
 
 
 def _linear(walk: _Walk, node: Node, rows: Tensor) -> None:
-    constant, parts = pull_back(node, rows, [walk.tape.nodes[source].width for source in node.sources])
+    constant, parts = pull_back(node, rows, [walk.ground.tape.nodes[source].width for source in node.sources])
     walk.terms.append(constant)
     for source, part in zip(node.sources, parts, strict=True):
         walk.send(source, part)
@@ -293,26 +328,17 @@ def _linear(walk: _Walk, node: Node, rows: Tensor) -> None:
 
 def _affine(walk: _Walk, node: Affine, rows: Tensor) -> None:
     """One product for all operands that move. Frames are taken at their centre together with the bias, before the rows widen."""
-    fixed = node.bias.unsqueeze(0)
-    moving: list[tuple[int, Tensor]] = []
-    for source, weight in zip(node.sources, node.weights, strict=True):
-        operand = walk.tape.nodes[source]
-        if source in walk.known:
-            fixed = fixed + walk.value(source) @ weight.mT
-            continue
-        if isinstance(operand, Input):
-            fixed = fixed + walk.allowed.center[:, operand.frame] @ weight.mT
-        moving.append((source, weight))
-    walk.terms.append(_applied(rows, fixed))
-    stacked = node.stacked if len(moving) == len(node.weights) else torch.cat([weight for _, weight in moving], dim=1)
-    parts = (rows @ stacked).split([weight.shape[1] for _, weight in moving], dim=-1)
+    fixed, stacked, moving = walk.ground.moving(node)
+    walk.terms.append((rows @ fixed).squeeze(-1))
+    parts = (rows @ stacked).split([width for _, width in moving], dim=-1)
     for (source, _), part in zip(moving, parts, strict=True):
         walk.send(source, part, centered=True)
 
 
 def _sum(walk: _Walk, node: Sum, rows: Tensor) -> None:
     """Nonlinear operands that only this sum uses are replaced together: one relaxation, one pass for all of them."""
-    relaxed = [source for source in node.sources if source in walk.relaxations and walk.tape.users[source] == 1]
+    tape, relaxations = walk.ground.tape, walk.ground.relaxations
+    relaxed = tuple(source for source in node.sources if source in relaxations and tape.users[source] == 1)
     if relaxed:
         _replace(walk, relaxed, rows)
     for source in node.sources:
@@ -341,39 +367,24 @@ _FAST: dict[type, Callable[..., None]] = {Affine: _affine, Sum: _sum, Slice: _sl
 # ---- nonlinear ones ----------------------------------------------------------------------------------------------------------
 
 
-def _replace(walk: _Walk, indices: list[int], rows: Tensor) -> None:
+def _replace(walk: _Walk, indices: tuple[int, ...], rows: Tensor) -> None:
     """Put the relaxations of a sum of nonlinear nodes in its place, or the ends of their boxes if the walk ends there.
 
     `low` for positive and `high` for negative coefficients is `middle * rows + half * |rows|`: two passes over the rows.
     """
     if walk.boxes is not None:
         for index in indices:
-            low, high = (walk.own(side).unsqueeze(-1) for side in (walk.boxes[index].lower, walk.boxes[index].upper))
+            ends = walk.boxes[index].lower, walk.boxes[index].upper
+            low, high = (walk.ground.own(side).unsqueeze(-1) for side in ends)
             walk.terms.append((rows.clamp(min=0) @ low + rows.clamp(max=0) @ high).squeeze(-1))
         return
     if walk.met is not None:
         walk.met.update((index, rows) for index in indices)
-    slopes: dict[int, tuple[Tensor, Tensor]] = {}
-    offset = None
-    for index in indices:
-        middle, half = walk.relaxations[index].middle, walk.relaxations[index].half
-        for source, *both in zip(walk.tape.nodes[index].sources, middle.slopes, half.slopes, strict=True):
-            slopes[source] = _added(walk, slopes.get(source), *both)
-        offset = _added(walk, offset, middle.offset, half.offset)
-    assert offset is not None
+    slopes, (middle, half) = walk.ground.replaced(indices)
     magnitude = rows.abs()
-    for source, (middle_slope, half_slope) in slopes.items():
-        walk.send_product(source, rows, magnitude, middle_slope, half_slope)
-    if offset[0].shape[-2] == 1:
-        walk.terms.append((rows @ offset[0].mT + magnitude @ offset[1].mT).squeeze(-1))
+    for source, both in slopes.items():
+        walk.send_product(source, rows, magnitude, *both)
+    if middle.shape[-2] == 1:
+        walk.terms.append((rows @ middle.mT + magnitude @ half.mT).squeeze(-1))
     else:
-        walk.terms.append((rows * offset[0]).addcmul_(magnitude, offset[1]).sum(-1))
-
-
-def _added(walk: _Walk, before: tuple[Tensor, Tensor] | None, middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """This walk's samples of a mean and a half difference, `[batch, 1, width]`, added to those of `before`.
-
-    `[batch, rows, width]` where every row has coefficients of its own.
-    """
-    middle, half = (part if part.dim() == 3 else part.unsqueeze(-2) for part in (walk.own(middle), walk.own(half)))
-    return (middle, half) if before is None else (before[0] + middle, before[1] + half)
+        walk.terms.append((rows * middle).addcmul_(magnitude, half).sum(-1))

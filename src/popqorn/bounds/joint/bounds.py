@@ -15,7 +15,7 @@ from popqorn.bounds.joint.greatest import Memory, greatest
 from popqorn.bounds.joint.linear import Layout, Linearised
 from popqorn.bounds.joint.trained import Rows, Strain, trained
 from popqorn.bounds.joint.transfer import Known
-from popqorn.bounds.walk import Form, walk_forms
+from popqorn.bounds.walk import Form, Ground, walk_forms
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.quadratic import Tangent, plane_tangent
 from popqorn.relax.relaxation import Interval, Relaxation
@@ -214,10 +214,10 @@ class Joint:
     ) -> tuple[Tensor, Tensor]:
         """The same by one choice of planes (alone, if `most` is None) and tangents."""
         passages, mixed = self._passed(index, relaxations, most)
-        form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
+        form = walk_forms(Ground(self.tape, mixed, known, self.allowed), index, rows)
         if self.effort >= FAN and form.frames:
             mixed = {**mixed, **self._fanned(form, rows.shape[1], passages)}
-            form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
+            form = walk_forms(Ground(self.tape, mixed, known, self.allowed), index, rows)
         return self._concluded(index, rows, form, passages, most)
 
     def _passed(
@@ -282,12 +282,12 @@ class Joint:
         """Lower bounds of rows through planes whose slopes are trained on them, by one way to use tangents."""
         ended = time.monotonic() + self.seconds
         passages, mixed = self._passed(index, relaxations, most)
-        form = walk_forms(self.tape, index, rows, mixed, known, self.allowed)
+        form = walk_forms(Ground(self.tape, mixed, known, self.allowed), index, rows)
         bound = self._concluded(index, rows, form, passages, most)[0]
         own = self._fanned(form, rows.shape[1], passages) if form.frames else {}
         strains: list[Strain] = []
         for _ in range(ROUNDS if any(isinstance(self.tape.nodes[n], Gate) for n in own) else 0):
-            form = walk_forms(self.tape, index, rows, {**mixed, **own}, known, self.allowed)
+            form = walk_forms(Ground(self.tape, {**mixed, **own}, known, self.allowed), index, rows)
             bound = torch.fmax(bound, self._concluded(index, rows, form, passages, most)[0])
             left = ended - time.monotonic()
             if left <= 0:

@@ -17,7 +17,7 @@ from torch import Tensor
 from popqorn.bounds.joint.choice import Passage
 from popqorn.bounds.joint.fan import either, worst_inputs
 from popqorn.bounds.joint.forms import Matrix, bent
-from popqorn.bounds.walk import Form, walk_forms
+from popqorn.bounds.walk import Form, Ground, walk_forms
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.relax.resting import Resting, Slopes
@@ -123,7 +123,7 @@ def _bound(given: Rows, slopes: Mapping[int, list[Tensor]]) -> Tensor:
             _through(rested.relaxation.upper, rested.above, (each[2], each[3])),
         )
         own[n] = either(relaxation, given.passages.get(n))
-    form = walk_forms(given.tape, given.index, given.rows, {**given.relaxations, **own}, given.known, given.allowed)
+    form = walk_forms(Ground(given.tape, {**given.relaxations, **own}, given.known, given.allowed), given.index, given.rows)
     total = sum(form.terms) + _least(given, form)
     left = {
         n: bent(rows, given.passages[n].below, given.passages[n].above) for n, rows in form.met.items() if n in given.passages
