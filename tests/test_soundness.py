@@ -141,7 +141,7 @@ def test_huge_weights_and_huge_eps_stay_sound(name: str) -> None:
 
 
 @each_model
-@pytest.mark.parametrize("method", ["planes", "lines", "constants", "interval"])
+@pytest.mark.parametrize("method", ["tight", "planes", "lines", "constants", "interval"])
 def test_single_frames_and_masks_stay_sound(name: str, method: str) -> None:
     """Frames that may not move make boxes of no width; other programs have got those wrong."""
     model, inputs = random_model(name, pooling="mean"), random_inputs()

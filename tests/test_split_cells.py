@@ -1,6 +1,7 @@
 """Splitting: cells cover what is allowed, and bounds hold in every cell."""
 
 import math
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -14,11 +15,12 @@ import popqorn
 import sets
 from boxes import boxes, points
 from popqorn.bounds.split.cells import Cells, Space, axes_of
-from popqorn.bounds.split.forms import lower_bounds
+from popqorn.bounds.split.forms import _Forward, lower_bounds
 from popqorn.regions.region import AllowedSet
 from popqorn.relax import activations
 from popqorn.relax.gates import GateKind
 from popqorn.relax.relaxation import Interval
+from popqorn.tape.ops.linear import Slice
 from popqorn.tape.ops.node import NonlinearNode
 from popqorn.tape.ops.nonlinear import Gate, Maximum, Product, Unary
 from popqorn.task import Question, Task, read_spec
@@ -194,6 +196,25 @@ def test_bounds_hold_for_modules_of_any_kind() -> None:
     task = asked(Module().double(), torch.randn(1, 3, 2, dtype=torch.float64), popqorn.Ball(2))
     for size in (1e-6, 0.03, 0.3):
         assert_bounds_hold(task, size, slack=1e-9, undefined=size > 0.1)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_a_slice_reaches_as_far_as_its_own_columns(name: str) -> None:
+    """Which a slice need not compute: it takes its place in what the whole reaches."""
+    task = asked(random_model(name), random_inputs()[:1], popqorn.Ball(2, frames=[1])).centered()
+    assert task.center is not None
+    space = Space.of(task.allowed)
+    walk = _Forward.over(task.tape, space, task.center, *cells_around(space, 0.3))
+    sliced = 0
+    for position, node in enumerate(task.tape.nodes):
+        walk.forms[position] = walk.form(position, node)
+        if isinstance(node, Slice) and walk.forms[position].columns is not None:
+            taken = walk._reached(position)
+            alone = replace(walk, forms={position: walk.forms[position]}, reached={})._reached(position)
+            for own, other in zip(taken, alone, strict=True):
+                torch.testing.assert_close(own.expand_as(other), other, rtol=1e-4, atol=1e-12)
+            sliced += 1
+    assert sliced >= 4
 
 
 def test_small_cells_have_tight_bounds() -> None:
