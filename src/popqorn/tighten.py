@@ -22,7 +22,7 @@ GAINS = {1: 1.3, 2: 1.015, 3: 1.005}  # over planes, and over the effort before:
 MOST_PROOFS = 6  # at ever larger sizes, while there is time
 PARTS = 8  # in which training has its time: estimates and proofs
 MOST_ESTIMATES = 12
-SPARE = 0.013  # of what the margin loses beyond first order: what estimates must leave over, since proofs say a little less
+SPARE = 0.003  # per frame, of what the margin loses beyond first order: what estimates leave over, as proofs say a little less
 MOST_DOUBTS = 8  # estimates after which failures are final
 POWER = 4.0  # of the size: how the loss of a margin grows where it is gone
 STEP = 1.6  # at most, from one try to the next
@@ -141,7 +141,7 @@ def _promised(
         index = sought.nonzero().squeeze(1)
         if watch.stopped or not len(index) or (turn and time.monotonic() > half):
             break
-        spare = SPARE * margin * (1 - eps / linear).clamp(min=0)
+        spare = SPARE * task.allowed.depth * margin * (1 - eps / linear).clamp(min=0)
         found = estimates.select(index).margins(eps[index]).amin(-1)
         bracket = bracket.after(index, eps[index], found - spare[index])
         tries = tries.index_add(0, index, torch.ones_like(index))

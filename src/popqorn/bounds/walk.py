@@ -17,7 +17,7 @@ from popqorn.arithmetic import sum_below
 from popqorn.bounds.stations import LinearBounds
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
-from popqorn.tape.ops.linear import Affine, Concat, Input, Scale, Slice, Sum
+from popqorn.tape.ops.linear import Affine, Concat, Input, Scale, Slice, Sum, side_by_side
 from popqorn.tape.ops.node import Node, pull_back
 from popqorn.tape.tape import Tape
 
@@ -122,7 +122,7 @@ class Ground:
                 if isinstance(operand, Input):
                     fixed = fixed + self.allowed.center[:, operand.frame] @ weight.mT
                 found.append((source, weight))
-            stacked = node.stacked if len(found) == len(node.weights) else torch.cat([weight for _, weight in found], dim=1)
+            stacked = node.stacked if len(found) == len(node.weights) else side_by_side([weight for _, weight in found])
             self._moving[node] = fixed.unsqueeze(-1), stacked, [(source, weight.shape[1]) for source, weight in found]
         return self._moving[node]
 
