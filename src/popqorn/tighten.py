@@ -18,7 +18,8 @@ from popqorn.progress import Watch
 from popqorn.relax.methods import LIMITED
 from popqorn.task import Task
 
-GAINS = {1: 1.3, 2: 1.015, 3: 1.005}  # over planes, and over the effort before: where the first estimate is made
+GAIN = 0.14  # of effort 1 over planes, for every doubling of the frames: where the first estimate is made
+GAINS = {2: 1.015, 3: 1.005}  # over the effort before
 MOST_PROOFS = 6  # at ever larger sizes, while there is time
 PARTS = 8  # in which training has its time: estimates and proofs
 MOST_ESTIMATES = 12
@@ -93,7 +94,8 @@ def tightened(task: Task, plain: SearchResult, tolerance: float, watch: Watch) -
                 if watch.stopped or not bool(open_still.any()) or time.monotonic() > ended:
                     break
                 before = found.eps
-                bracket, tries = _promised(estimates, found, open_still, tolerance, watch, GAINS[effort], ended)
+                gain = GAINS.get(effort, 1 + GAIN * task.allowed.depth.clamp(min=2).log2())
+                bracket, tries = _promised(estimates, found, open_still, tolerance, watch, gain * found.eps, ended)
                 found = replace(found, evaluations=found.evaluations + tries)
                 found = _proven(estimates, found, open_still, bracket, watch, ended)
                 open_still = open_still & (found.eps > before)
@@ -126,9 +128,12 @@ def _proven(
 
 
 def _promised(
-    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch, gain: float, ended: float
+    estimates: "Estimates", plain: SearchResult, sought: Tensor, tolerance: float, watch: Watch, first: Tensor, ended: float
 ) -> tuple[_Bracket, Tensor]:
-    """The largest sizes that estimates promise, and how many each sample took; half of the time until `ended` is theirs."""
+    """The largest sizes that estimates promise, from the sizes `first` on, and how many each sample took.
+
+    Half of the time until `ended` is theirs.
+    """
     task, half = estimates.task, (time.monotonic() + ended) / 2
     margins, linear = task.first_order()
     margin, linear = margins.amin(-1), linear.amin(-1)
@@ -136,7 +141,7 @@ def _promised(
     unknown = torch.full_like(plain.eps, torch.nan)
     bracket = _Bracket(plain.eps, torch.full_like(unknown, torch.inf), unknown, unknown)
     tries = torch.zeros_like(plain.evaluations)
-    eps = torch.minimum(gain * plain.eps, greatest)
+    eps = torch.minimum(first, greatest)
     for turn in range(MOST_ESTIMATES):
         index = sought.nonzero().squeeze(1)
         if watch.stopped or not len(index) or (turn and time.monotonic() > half):
