@@ -1,6 +1,6 @@
 """Single frames by splitting: how much of the truth is proven, and how much more than planes prove.
 
-    python benchmarks/split.py [--digits 20] [--beats 10] [--seconds 10] [--points 2]
+    python benchmarks/split.py [--digits 20] [--last 3] [--early 2] [--beats 4] [--seconds 10]
 
 Pen points: every digit's last ten points and some before, each moving alone in dx and dy (p = 2); beside the certified radius
 stands the least distance at which a scan over 720 directions meets another decision. Heart beats: single frames of six samples.

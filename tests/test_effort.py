@@ -18,7 +18,7 @@ from popqorn.relax.methods import read_method
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.tape.ops.nonlinear import Gate
 from popqorn.task import Task
-from test_joint import REGIONS, columns_times, displaced, points_of, task_of
+from test_joint import REGIONS, assert_boxes_and_ranges_hold, displaced, points_of, task_of
 from test_soundness import BATCH, FRAMES, MODELS, attack, on_the_sphere, random_inputs, random_model
 
 BOXES, SAMPLES, SEVERAL = 300, 400, 2
@@ -106,14 +106,7 @@ def test_boxes_and_ranges_hold_when_rows_choose_their_planes(name: str, region: 
     task = task_of(name, REGIONS[region])
     joint, relaxed = joint_of(task, 0.15, 3)
     moved, delta = displaced(joint, points_of(task, 0.15))
-    for n, (box, off) in enumerate(zip(joint.boxes.values(), joint.off.values(), strict=True)):
-        value = joint.linear.values[n] + delta[n]
-        allowed = 1e-14 * (1 + value.abs().amax())
-        assert (value >= box.lower - allowed).all()
-        assert (value <= box.upper + allowed).all()
-        rest = delta[n] - (columns_times(joint.linear.jacobian[n], moved) if n in joint.linear.jacobian else 0.0)
-        assert (rest >= off.lower - allowed).all()
-        assert (rest <= off.upper + allowed).all()
+    assert_boxes_and_ranges_hold(joint, moved, delta)
     outputs = joint.linear.values[len(task.tape.nodes) - 1] + delta[-1]
     assert (torch.einsum("bro,kbo->kbr", task.margins.rows, outputs) >= relaxed.lower(task.margins.rows) - 1e-13).all()
 

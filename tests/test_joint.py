@@ -104,6 +104,18 @@ def test_displacements_are_linear_in_inputs_and_errors(name: str) -> None:
         torch.testing.assert_close(found, delta[n], rtol=1e-9, atol=1e-10)
 
 
+def assert_boxes_and_ranges_hold(joint: Joint, moved: Tensor, delta: list[Tensor]) -> None:
+    """Every node's value lies in its box, and what is not linear in its displacement in the range of that."""
+    for n, (box, off) in enumerate(zip(joint.boxes.values(), joint.off.values(), strict=True)):
+        value = joint.linear.values[n] + delta[n]
+        allowed = 1e-14 * (1 + value.abs().amax())
+        assert (value >= box.lower - allowed).all()
+        assert (value <= box.upper + allowed).all()
+        rest = delta[n] - (columns_times(joint.linear.jacobian[n], moved) if n in joint.linear.jacobian else 0.0)
+        assert (rest >= off.lower - allowed).all()
+        assert (rest <= off.upper + allowed).all()
+
+
 @pytest.mark.parametrize(
     ("name", "region"),
     [(name, region) for name in MODELS for region in REGIONS if name in ("lstm", "gru") or region == "p = inf"],
@@ -114,14 +126,7 @@ def test_boxes_and_ranges_hold_at_every_node(name: str, region: str) -> None:
         joint, lower = joint_of(task, eps)
         points = points_of(task, eps)
         moved, delta = displaced(joint, points)
-        for n, (box, off) in enumerate(zip(joint.boxes.values(), joint.off.values(), strict=True)):
-            value = joint.linear.values[n] + delta[n]
-            allowed = 1e-14 * (1 + value.abs().amax())
-            assert (value >= box.lower - allowed).all()
-            assert (value <= box.upper + allowed).all()
-            rest = delta[n] - (columns_times(joint.linear.jacobian[n], moved) if n in joint.linear.jacobian else 0.0)
-            assert (rest >= off.lower - allowed).all()
-            assert (rest <= off.upper + allowed).all()
+        assert_boxes_and_ranges_hold(joint, moved, delta)
         outputs = joint.linear.values[len(task.tape.nodes) - 1] + delta[-1]
         assert (torch.einsum("bro,kbo->kbr", task.margins.rows, outputs) >= lower - 1e-13).all()
 
