@@ -5,6 +5,7 @@ import sys
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -358,3 +359,30 @@ def test_a_proof_never_takes_prices_from_memory(monkeypatch: pytest.MonkeyPatch)
     priced = module._priced(known, form, torch.float64)[0]  # type: ignore[attr-defined]
     for node, matrix in calls[0][0].items():  # at the same size, they are the same
         torch.testing.assert_close(matrix.squares, priced[node].squares, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stopped_search_keeps_what_planes_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+
+    def interrupted(*given: Any, **more: Any) -> Tensor:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Task, "joint_bounds", interrupted)
+    found = popqorn.certify(model, inputs, method="tight", tolerance=0.1)
+    assert set(found.status) == {popqorn.Status.STOPPED}
+    assert torch.equal(found.radius, popqorn.certify(model, inputs, tolerance=0.1).radius)
+    frames = popqorn.sensitivity(model, inputs, method="tight", tolerance=0.1)
+    assert (frames.radius > 0).any()
+    assert {status for row in frames.status for status in row} == {popqorn.Status.STOPPED}
+
+
+@pytest.mark.parametrize("effort", [1.0, "high", torch.tensor(2), [1], True, 0])
+def test_efforts_are_whole_numbers(effort: Any) -> None:
+    with pytest.raises(ValueError, match=r"effort is .*; pass 1"):
+        popqorn.certify(random_model("rnn"), random_inputs(), method="tight", effort=effort)
+
+
+def test_a_number_of_numpys_is_an_effort() -> None:
+    found = popqorn.verify(random_model("rnn"), random_inputs()[:1], 1e-3, method="tight", effort=np.int64(2))
+    assert found.settings["effort"] == 2
+    assert type(found.settings["effort"]) is int

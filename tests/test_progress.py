@@ -27,6 +27,11 @@ CALLS: dict[str, Callable[..., Any]] = {
     "attack": lambda *given, **more: popqorn.attack(*given, restarts=1, **more),
     "clever": lambda *given, **more: popqorn.clever(*given, batches=3, samples=4, **more),
     "words": lambda *given, **more: popqorn.certify(*given, region=words(), **more),
+    "tight": lambda *given, **more: popqorn.certify(*given, method="tight", tolerance=0.1, **more),
+    "tight words": lambda *given, **more: popqorn.certify(*given, region=words(), method="tight", **more),
+    "tight frames, split": lambda *given, **more: popqorn.sensitivity(
+        *given, method="tight", seconds=0.01, tolerance=0.1, **more
+    ),
 }
 
 

@@ -176,6 +176,7 @@ def test_a_stopped_search_returns_what_is_done(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(splitting._Search, "_step", interrupted)
     found = popqorn.certify(model, inputs, region=pointed(FRAMES, 0), method="split", seconds=1)
     assert (found.radius >= popqorn.certify(model, inputs, region=pointed(FRAMES, 0)).radius).all()
+    assert found.status == (Status.STOPPED, Status.STOPPED)
 
 
 def test_bounds_that_are_no_numbers_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,7 @@ def sensitivity(
 
     Arguments are those of `certify`; the norm is 2 by default, as in the paper. Misclassified samples have radius 0 throughout.
     With `seconds`, the search goes on by splitting for so long for every frame (of at most 6 features); the larger radius counts.
+    With `effort=3` they are for training, and nothing is split.
 
     >>> sensitivity(model, digits).radius  # [batch, frames]
     """
@@ -143,7 +144,7 @@ def sensitivity(
     )
     tolerance = read_tolerance(tolerance)
     frames = sum(len(task) * task.tape.frames for task in question.tasks)
-    watch = Watch(progress, "sensitivity", _twice(question.tasks, frames))
+    watch = Watch(progress, "sensitivity", _searched(question.tasks, frames))
     found = [frame_by_frame(*asked, tolerance, watch) for asked in zip(question.tasks, question.readings, strict=True)]
     refuted = [each.refuted for each in found if each.refuted is not None]
     points = [each.points for each in found if each.points is not None]
@@ -200,7 +201,7 @@ def verify(
         eps=eps,
     )
     sizes = question.sizes(eps)
-    watch = Watch(progress, "verify", _twice(question.tasks, question.batch))
+    watch = Watch(progress, "verify", question.batch * (1 + question.tasks[0].method.split))
     asked = zip(question.tasks, question.readings, sizes, strict=True)
     found = [_verified(task, reading, size, watch) for task, reading, size in asked]
     status = question.in_order([one.status for one in found])
@@ -282,12 +283,12 @@ def _searches(tasks: Sequence[Task], per_target: bool, per_step: bool) -> int:
     if per_step and any(task.margins.labels is None for task in tasks):
         raise ValueError("per_step is asked for, but spec is no Decision at every step; leave it out")
     each = [len(task) * (1 + per_target * task.margins.rows.shape[1] + per_step * task.margins.steps) for task in tasks]
-    return _twice(tasks, sum(each))
+    return _searched(tasks, sum(each))
 
 
-def _twice(tasks: Sequence[Task], count: int) -> int:
-    """What is split is searched before, too."""
-    return count * (2 if tasks[0].method.split else 1)
+def _searched(tasks: Sequence[Task], count: int) -> int:
+    """What is split, or searched with joint bounds, is searched before, too."""
+    return count * (1 + tasks[0].method.split + tasks[0].method.joint)
 
 
 def _unfinished(status: Sequence[Status], *more: Float[Tensor, "batch groups"]) -> list[Status]:

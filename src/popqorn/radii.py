@@ -100,7 +100,8 @@ def frame_by_frame(task: Task, reading: Reading, tolerance: float, watch: Watch)
         found = result.found
         # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
         fixed = ~every.allowed.moves.any(-1) & every.margins.holds & (found.margins > 0).all(-1)
-        radius = torch.where(found.ended, torch.where(fixed, math.inf, found.eps), math.nan)
+        known = found.ended | (found.eps > 0)  # what is proven stands, though the search was stopped
+        radius = torch.where(known, torch.where(fixed, math.inf, found.eps), math.nan)
         sizes.append(radius.unflatten(0, (-1, batch)).T)
         named.extend(result.status[start : start + batch] for start in range(0, len(result.status), batch))
         if result.refuted is not None and result.points is not None:

@@ -85,7 +85,7 @@ def read_classes(name: str, tensor: Tensor, classes: int) -> Tensor:
 
 
 def read_choice(name: str, given: Any, choices: Iterable[str]) -> str:
-    if given not in choices:
+    if not isinstance(given, str) or given not in choices:
         raise ValueError(f"{name} is {given!r}; pass one of {', '.join(map(repr, choices))}")
     return str(given)
 

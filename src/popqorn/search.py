@@ -97,7 +97,10 @@ def largest_size(task: Task, tolerance: float, watch: Watch, first: Float[Tensor
 
 def _block(task: Task, tolerance: float, watch: Watch, first: Tensor) -> SearchResult:
     """Joint bounds start from what planes prove."""
-    if not task.method.joint or task.allowed.whole:
+    if not task.method.joint:
+        return _search(task, tolerance, watch, first)
+    if task.allowed.whole:
+        watch.advance(len(task))
         return _search(task, tolerance, watch, first)
     plain = _search(replace(task, method=METHODS["planes"]), tolerance, watch, first)
     return tightened(task, plain, tolerance, watch)

@@ -57,6 +57,7 @@ def split(
     """
     task = task.centered()
     found, broken, points = plain, torch.full_like(plain.eps, math.inf), task.allowed.center.clone()
+    done = plain.ended & ~sought
     limit = task.allowed.greatest if most is None else torch.minimum(task.allowed.greatest, most)
     limit = limit.clamp(max=large(limit.dtype) / 16)  # beyond, norms overflow
     seconds = SECONDS if task.method.seconds is None else task.method.seconds
@@ -73,8 +74,9 @@ def split(
             if search is not None:
                 broken[number], points[number] = search.broken, search.point
                 found = _with(found, number, search)
+        done[number] = done[number] | (not watch.stopped)
         watch.advance(1)
-    return replace(found, broken=broken, points=points)
+    return replace(found, broken=broken, points=points, ended=plain.ended & done)
 
 
 def _with(found: SearchResult, number: int, search: "_Search") -> SearchResult:

@@ -99,6 +99,9 @@ def tightened(task: Task, plain: SearchResult, tolerance: float, watch: Watch) -
                 found = replace(found, evaluations=found.evaluations + tries)
                 found = _proven(estimates, found, open_still, bracket, watch, ended)
                 open_still = open_still & (found.eps > before)
+    if watch.stopped:
+        found = replace(found, ended=found.ended & ~sought)
+    watch.advance(len(task))
     return found
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from popqorn.reading import read_choice, read_seconds
 from popqorn.relax.relaxation import Interval, Relaxation
 
@@ -32,9 +34,9 @@ def read_method(method: Any, effort: Any = None, seconds: Any = None, *, frames:
     if effort is not None:
         if not chosen.joint:
             raise ValueError(f"effort is given, but method is {chosen.name!r}; it is for method='tight', leave it out")
-        if isinstance(effort, bool) or effort not in EFFORTS:
+        if isinstance(effort, bool) or not isinstance(effort, int | np.integer) or effort not in EFFORTS:
             raise ValueError(f"effort is {effort!r}; pass 1 (joint bounds), 2 (planes chosen row by row) or 3 (slopes trained)")
-        chosen = replace(chosen, effort=effort)
+        chosen = replace(chosen, effort=int(effort))
     if seconds is None:
         return chosen
     if not frames and not chosen.split and chosen.effort < LIMITED:
