@@ -17,7 +17,7 @@ STAGES = (
     ("files", "specs"),
     ("bounds",),
     ("task", "found", "tighten", "search"),
-    ("attacks", "certificate", "splitting", "radii"),
+    ("attacks", "certificate", "branches", "splitting", "radii"),
     ("api", "curve", "clever", "bracket", "cost"),
     ("__init__", "bundled", "experiments"),
     ("report",),

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import popqorn
-from popqorn import splitting
+from popqorn import branches
+from popqorn.branches import ByForms
 from popqorn.status import Status
 from test_soundness import CLASSES, FEATURES, FRAMES, random_inputs, random_model
 
@@ -164,7 +165,7 @@ def test_frames_are_split_where_there_is_time() -> None:
 
 def test_a_stopped_search_returns_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = random_model("lstm"), random_inputs()[:2]
-    steps = splitting._Search._step
+    steps = ByForms.step
     calls = []
 
     def interrupted(self: Any) -> None:
@@ -173,7 +174,7 @@ def test_a_stopped_search_returns_what_is_done(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         steps(self)
 
-    monkeypatch.setattr(splitting._Search, "_step", interrupted)
+    monkeypatch.setattr(ByForms, "step", interrupted)
     found = popqorn.certify(model, inputs, region=pointed(FRAMES, 0), method="split", seconds=1)
     assert (found.radius >= popqorn.certify(model, inputs, region=pointed(FRAMES, 0)).radius).all()
     assert found.status == (Status.STOPPED, Status.STOPPED)
@@ -181,13 +182,13 @@ def test_a_stopped_search_returns_what_is_done(monkeypatch: pytest.MonkeyPatch) 
 
 def test_bounds_that_are_no_numbers_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = random_model("lstm"), random_inputs()[:1]
-    real = splitting.lower_bounds
+    real = branches.lower_bounds
 
     def broken(*given: Any) -> Any:
         found = real(*given)
         return replace(found, lower=torch.full_like(found.lower, math.nan))
 
-    monkeypatch.setattr(splitting, "lower_bounds", broken)
+    monkeypatch.setattr(branches, "lower_bounds", broken)
     found = popqorn.verify(model, inputs, 5.0, region=pointed(FRAMES, 0), method="split", seconds=0.2)
     assert not bool(found.certified)
 

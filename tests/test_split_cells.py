@@ -87,7 +87,7 @@ def test_parts_cover_their_cell_and_nothing_else(features: int) -> None:
     lower = torch.randn(30, features, dtype=torch.float64)
     upper = lower + torch.rand(30, features, dtype=torch.float64) * 10.0 ** torch.randint(-12, 3, (30, features))
     share = torch.rand(30, features, dtype=torch.float64) * 10.0 ** torch.randint(-2, 2, (30, features))
-    low, high = Cells(lower, upper, axes_of(share)).cut()
+    low, high = Cells(lower, upper, axes_of(share), share[:, 0], share[:, 0]).cut()
     assert (low >= lower.unsqueeze(1)).all()
     assert (high <= upper.unsqueeze(1)).all()
     inside = lower + torch.rand(500, 30, features, dtype=torch.float64) * (upper - lower)
@@ -147,7 +147,7 @@ def test_a_feature_that_rounding_hides_still_moves() -> None:
 def cells_around(space: Space, size: float, groups: int = 3) -> tuple[Tensor, Tensor]:
     lower = space.center + size * torch.randn(groups, len(space.places), dtype=torch.float64)
     upper = lower + size * torch.rand(groups, len(space.places), dtype=torch.float64)
-    return Cells(lower, upper, axes_of(torch.rand_like(lower))).cut()
+    return space.cells(lower, upper, axes_of(torch.rand_like(lower))).cut()
 
 
 def assert_bounds_hold(task: Task, size: float, slack: float = 1e-11, *, undefined: bool = False) -> None:

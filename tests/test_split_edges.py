@@ -1,6 +1,7 @@
 """Splitting where numbers are extreme, networks degenerate, and one piece of the search at a time."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import popqorn
 import sets
-from popqorn import splitting
+from popqorn import branches, splitting
 from popqorn.bounds.inner import run
 from popqorn.bounds.split.cells import Space
 from popqorn.bounds.split.forms import Bounded, lower_bounds
@@ -186,7 +187,7 @@ def test_sizes_that_rounding_hides_end_the_search() -> None:
 
 def started() -> Any:
     task = asked(random_model("lstm"), random_inputs()[:1], pointed(FRAMES, 0)).centered()
-    return splitting._Search.of(task, 0.1, math.inf, 1e-3, decide=False)
+    return splitting._ways(task, 0.1, math.inf, 1e-3, decide=False)[0]
 
 
 def faked(monkeypatch: pytest.MonkeyPatch, lowest: list[float]) -> None:
@@ -196,13 +197,13 @@ def faked(monkeypatch: pytest.MonkeyPatch, lowest: list[float]) -> None:
         found = torch.tensor(lowest, dtype=F64).view(1, 4, 1).expand(len(lower), 4, len(rows))
         return Bounded(found, torch.ones_like(lower[:, 0]))
 
-    monkeypatch.setattr(splitting, "lower_bounds", bounds)
+    monkeypatch.setattr(branches, "lower_bounds", bounds)
 
 
 def test_margins_are_those_of_the_worst_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     search = started()
     faked(monkeypatch, [3.0, 1.0, 2.0, 4.0])
-    search._step()
+    search.step()
     assert not len(search.cells)
     torch.testing.assert_close(search.margins, torch.ones_like(search.margins))
 
@@ -210,7 +211,7 @@ def test_margins_are_those_of_the_worst_cell(monkeypatch: pytest.MonkeyPatch) ->
 def test_cells_with_bounds_that_are_no_numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     search = started()
     faked(monkeypatch, [3.0, math.nan, 2.0, 4.0])
-    search._step()
+    search.step()
     assert len(search.cells) == 1
 
 
@@ -223,13 +224,13 @@ def test_a_larger_root_keeps_the_cells_that_are_left() -> None:
 
 def test_distances_that_are_no_numbers_are_kept() -> None:
     search = started()
-    search._keep(search.cells, torch.full_like(search.distance, math.nan))
+    search._keep(replace(search.cells, safe=torch.full_like(search.cells.safe, math.nan)))
     assert len(search.cells) == 1
 
 
 def test_a_search_with_cells_left_has_an_end() -> None:
     search = started()
-    search._step()
+    search.step()
     search.size = 1e9 * search.first
     assert len(search.cells)
     less, true = torch.full((1,), -1.0, dtype=F64), torch.ones(1, dtype=torch.bool)
@@ -269,7 +270,7 @@ def test_cells_up_to_the_limit_are_kept() -> None:
     for distance, kept in ((0.995, 1), (1.0, 1), (1.001, 0)):
         fresh = started()
         fresh.limit = 1.0
-        fresh._keep(fresh.cells, torch.full_like(fresh.distance, distance))
+        fresh._keep(replace(fresh.cells, safe=torch.full_like(fresh.cells.safe, distance)))
         assert len(fresh.cells) == kept
 
 

@@ -12,6 +12,7 @@ from popqorn._typing import Bool, Float
 from popqorn.arithmetic import tiny
 from popqorn.reading import read_norm, read_tensor
 from popqorn.regions import clip, geometry
+from popqorn.regions.cell import CellOfBall
 from popqorn.regions.geometry import dual, length, length_above
 from popqorn.regions.region import AllowedSet, slack, still_frames
 from popqorn.relax.relaxation import Interval
@@ -91,6 +92,11 @@ class BallSet(AllowedSet):
     @property
     def separable(self) -> bool:
         return True
+
+    def within(self, point: Tensor, down: Tensor, up: Tensor) -> CellOfBall | None:
+        if math.isinf(self.norm):
+            return None
+        return CellOfBall(point, self.eps, self.still, self.share, self.norm, self.total, point - self.center, -down, up)
 
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
         if self.low is not None and self.high is not None:  # what the range does not let go down cannot lower anything

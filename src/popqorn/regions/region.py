@@ -90,6 +90,17 @@ class AllowedSet:
         """Whether `size_of` depends on every feature's own distance from the centre alone, and grows with each."""
         return False
 
+    def within(
+        self,
+        point: Float[Tensor, "batch frames features"],
+        down: Float[Tensor, "batch frames features"],
+        up: Float[Tensor, "batch frames features"],
+    ) -> "AllowedSet | None":
+        """What is allowed at this size and lies in the box from `point - down` to `point + up`, or a set that holds it; None for
+        the box alone. The point is the one of the box that is nearest to the centre.
+        """
+        return None
+
     def rates(self, forms: Float[Tensor, "batch rows frames features"]) -> Float[Tensor, "batch rows budgets"]:
         """How fast linear forms fall below their value at the centre while the set is small, per unit of size.
 

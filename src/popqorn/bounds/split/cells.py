@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.arithmetic import FEW, large, tiny
+from popqorn.regions.box import BoxSet
 from popqorn.regions.region import AllowedSet
 
 QUARTERS = 3.0  # times the second axis' share of the errors: from there on a cell is cut along its first axis alone
@@ -16,21 +17,26 @@ QUARTERS = 3.0  # times the second axis' share of the errors: from there on a ce
 
 @dataclass(frozen=True)
 class Cells:
-    """Boxes `lower <= x <= upper` of the moving features, `[cells, features]`, and along which two axes to cut each next."""
+    """Boxes `lower <= x <= upper` of the moving features, `[cells, features]`, and along which two axes to cut each next.
+
+    What is allowed in a cell at the size `safe` is proven; at the size `failed` it could not be.
+    """
 
     lower: Float[Tensor, "cells features"]
     upper: Float[Tensor, "cells features"]
     axes: Tensor  # Int[cells 2]; the same twice to cut along one alone
+    safe: Float[Tensor, " cells"]
+    failed: Float[Tensor, " cells"]
 
     def __len__(self) -> int:
         return len(self.lower)
 
     def select(self, index: Tensor) -> "Cells":
-        return Cells(self.lower[index], self.upper[index], self.axes[index])
+        return Cells(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @staticmethod
     def joined(parts: "Sequence[Cells]") -> "Cells":
-        return Cells(*(torch.cat([getattr(part, name) for part in parts]) for name in ("lower", "upper", "axes")))
+        return Cells(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Cells)))
 
     def cut(self) -> tuple[Float[Tensor, "cells 4 features"], Float[Tensor, "cells 4 features"]]:
         """Each cell in four: the lower and the upper ends of its parts, which share their sides to the last bit."""
@@ -96,11 +102,37 @@ class Space:
     def _below(self, sizes: Tensor) -> Tensor:
         return sizes * (1 - FEW * (len(self.places) + FEW) * torch.finfo(sizes.dtype).eps) - tiny(sizes.dtype)
 
+    def cells(self, lower: Tensor, upper: Tensor, axes: Tensor, safe: Tensor | None = None) -> Cells:
+        """New cells: each is safe up to its own distance, and to what else is known."""
+        distance = self.distance(lower, upper)
+        safe = distance if safe is None else torch.maximum(distance, safe)
+        return Cells(lower, upper, axes, safe, torch.full_like(safe, math.inf))
+
+    def cut_off(self, cells: Cells, size: float) -> dict[str, Tensor]:
+        """The ends of cells that reach no further than the box of a size."""
+        box = self.allowed.at(torch.full_like(self.allowed.eps, size)).box()
+        least, most = (end.flatten()[self.places] for end in (box.lower, box.upper))
+        lower = torch.minimum(torch.maximum(cells.lower, least), most)
+        return {"lower": lower, "upper": torch.maximum(torch.minimum(cells.upper, most), lower)}
+
+    def sets(self, cells: Cells, size: float) -> AllowedSet:
+        """What is allowed at a size inside every cell, around its point nearest to the centre."""
+        allowed = self.allowed.select(torch.zeros(len(cells), dtype=torch.long, device=self.places.device))
+        allowed = allowed.at(torch.full_like(allowed.eps, size))
+        lower, upper = self.cut_off(cells, size).values()
+        nearest = torch.minimum(torch.maximum(self.center, lower), upper)
+        point = self.points(nearest)
+        down, up = (torch.zeros_like(point).flatten(1) for _ in range(2))
+        down[:, self.places], up[:, self.places] = nearest - lower, upper - nearest
+        down, up = down.view_as(point), up.view_as(point)
+        cut = allowed.within(point, down, up)
+        return BoxSet(point, torch.ones_like(allowed.eps), allowed.still, down, up) if cut is None else cut
+
     def root(self, size: float) -> Cells:
         """The box of the set of this size, as one cell."""
         box = self.allowed.at(torch.full_like(self.allowed.eps, size)).box()
         lower, upper = (end.flatten()[self.places].unsqueeze(0) for end in (box.lower, box.upper))
-        return Cells(lower, upper, axes_of(upper - lower))
+        return self.cells(lower, upper, axes_of(upper - lower))
 
     def beyond(self, inner: Cells) -> float:
         """A lower bound of the size of any allowed input outside a root: the least at which a feature passes an end that is not
@@ -129,4 +161,4 @@ class Space:
         if not slabs:
             return outer.select(torch.zeros(0, dtype=torch.long, device=lower.device))
         lows, highs = (torch.stack(ends) for ends in zip(*slabs, strict=True))
-        return Cells(lows, highs, axes_of(highs - lows))
+        return self.cells(lows, highs, axes_of(highs - lows))
