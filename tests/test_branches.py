@@ -19,7 +19,7 @@ from test_soundness import FEATURES, FRAMES, random_inputs, random_model
 from test_split_cells import asked
 
 F64 = torch.float64
-POINTS = 20_000
+POINTS = 3_000
 each_norm = pytest.mark.parametrize("norm", [1.0, 1.1, 1.5, 2.0, 5.0, math.inf])
 
 
@@ -107,7 +107,7 @@ REGIONS = {
 
 
 @pytest.mark.parametrize("region", REGIONS.values(), ids=list(REGIONS))
-@pytest.mark.parametrize("name", ["rnn", "lstm", "bidirectional stacked gru"])
+@pytest.mark.parametrize("name", ["rnn", "lstm"])
 def test_whatever_is_safe_holds_and_cells_hold_everything(name: str, region: Any) -> None:
     torch.manual_seed(2)
     search = by_planes(name, region)
