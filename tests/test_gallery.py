@@ -152,7 +152,7 @@ def test_a_final_softmax_is_left_off_decisions(name: str) -> None:
 def test_no_attack_is_below_the_certified_radius(name: str) -> None:
     exhibit: Exhibit = GALLERY[name]
     module, inputs = exhibit.module(), exhibit.inputs()[:1]
-    certificate = popqorn.certify(module, inputs, tolerance=0.1)
+    certificate = popqorn.certify(module, inputs, tolerance=0.3)
     assert set(certificate.status) == {Status.CERTIFIED}
     attack = popqorn.attack(module, inputs, method="fgsm")
     assert set(attack.status) <= {Status.BROKEN, Status.UNBROKEN}

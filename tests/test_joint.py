@@ -280,7 +280,7 @@ def test_the_estimate_is_near_the_greatest_eigenvalue() -> None:
 )
 def test_tight_radii_are_never_below_planes_and_never_attacked(name: str, region: popqorn.Ball) -> None:
     model, inputs = random_model(name), random_inputs()[: 3 if name in ("rnn", "lstm", "gru") else 1]
-    tolerance = 0.02 if name == "rnn" else 0.1  # what is gained must be more
+    tolerance = 0.02 if name == "rnn" else 0.1 if name in ("lstm", "gru") else 0.5  # what is gained must be more
     plain, tight = (
         popqorn.certify(model, inputs, region=region, method=method, tolerance=tolerance) for method in ("planes", "tight")
     )

@@ -69,7 +69,7 @@ def test_nothing_breaks_what_was_certified(kind: str, spec: str, region: str) ->
     model, what, claim = network(kind), REGIONS[region](), SPECS[spec]()
     if spec == "property" and kind == "tagger":
         claim = popqorn.Property(torch.eye(9).reshape(9, 3, 3), 4.0)
-    found = popqorn.certify(model, inputs(), region=what, spec=claim, tolerance=0.02)
+    found = popqorn.certify(model, inputs(), region=what, spec=claim, tolerance=0.1)
     attacked = popqorn.attack(model, inputs(), region=what, spec=claim, restarts=1)
     assert ((found.radius < attacked.radius) | (found.radius == 0)).all()
     for sample, status in enumerate(found.status):

@@ -123,7 +123,7 @@ def test_no_allowed_input_leaves_the_bounds_of_walks_that_were_cut(cell: str, na
     if name not in ("p = 2", "p = inf", "some frames") and cell not in ("rnn", "lstm", "bidirectional stacked rnn"):
         pytest.skip("the others have been asked of similar networks")
     tape, inputs = network(cell), inputs_of()
-    for eps in (0.02, 0.3):
+    for eps in (0.02, 0.3) if name == "p = 2" else (0.3,):
         allowed = around(inputs, eps, REGIONS[name])
         holds_everything(cut(tape, allowed), points_of(allowed, tape, torch.eye(CLASSES).double()))
 
@@ -340,7 +340,7 @@ def test_radii_of_long_sequences_stand_against_attacks(kind: type[nn.RNNBase], n
     torch.manual_seed(0)
     model = popqorn.SequenceClassifier(kind(FEATURES, 3), nn.Linear(3, CLASSES)).double()
     inputs = inputs_of(33)
-    found = popqorn.certify(model, inputs, norm=norm, tolerance=0.2)
+    found = popqorn.certify(model, inputs, norm=norm, tolerance=0.5)
     attacked = popqorn.attack(model, inputs, norm=norm, method="pgd", restarts=1)
     assert (found.radius > 0).all()
     assert (found.radius < attacked.radius).all()
