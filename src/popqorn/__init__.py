@@ -5,6 +5,7 @@
 >>> popqorn.certify(model, inputs, region=popqorn.Ball(2, clip=(0, 1))).radius
 """
 
+from popqorn import training
 from popqorn._version import __version__
 from popqorn.api import bounds, certify, sensitivity, verify
 from popqorn.attacks.run import AttackResult, attack
@@ -65,5 +66,6 @@ __all__ = [
     "save",
     "sensitivity",
     "supported_operations",
+    "training",
     "verify",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from popqorn._typing import Float, Int
 from popqorn.readers.classifier import SequenceClassifier
+from popqorn.training.kept import keep, resume
 
 Sequences = Tensor | Sequence[Tensor]
 """Samples of one length, `[samples, frames, features]`, or of several: a list of `[frames, features]`."""
@@ -50,7 +51,7 @@ def train(
     total = recipe.epochs * len(batches(inputs, recipe.batch))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, total)
     parts: dict[str, Any] = {"model": model, "optimiser": optimiser, "schedule": schedule}
-    first = _resume(kept, parts) if kept is not None and kept.exists() else 0
+    first, _ = resume(kept, parts) if kept is not None and kept.exists() else (0, {})
     done = first * (total // recipe.epochs)
     for epoch in range(first, recipe.epochs):
         for index in batches(inputs, recipe.batch):
@@ -64,27 +65,8 @@ def train(
             if on_batch is not None:
                 on_batch(done, total)
         if kept is not None:
-            _keep(kept, parts, epoch + 1)
+            keep(kept, parts, epoch + 1)
     return model.eval()
-
-
-def _keep(path: Path, parts: dict[str, Any], epochs: int) -> None:
-    state = {name: part.state_dict() for name, part in parts.items()}
-    unfinished = path.with_suffix(".saving")
-    torch.save({**state, "epochs": epochs, "chance": torch.get_rng_state()}, unfinished)
-    unfinished.replace(path)
-
-
-def _resume(path: Path, parts: dict[str, Any]) -> int:
-    """Put everything back as the last epoch left it; how many epochs are done."""
-    try:
-        state = torch.load(path, weights_only=True)
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-        torch.set_rng_state(state["chance"])
-        return int(state["epochs"])
-    except Exception as error:  # torch lets through whatever a file of something else makes it run into
-        raise ValueError(f"{str(path)!r} does not hold an unfinished training ({error}); delete it to begin anew") from error
 
 
 def batches(inputs: Sequences, size: int) -> list[Int[Tensor, " batch"]]:

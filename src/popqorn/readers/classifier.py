@@ -81,9 +81,9 @@ class SequenceClassifier(nn.Module):
         return logits
 
 
-def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, device: torch.device) -> Tape:
-    """The tape of `model` in eval mode for sequences of `frames` frames."""
-    writer = TapeWriter(frames, model.rnn.input_size, dtype=dtype, device=device)
+def tape_of(model: SequenceClassifier, frames: int, *, dtype: torch.dtype, device: torch.device, live: bool = False) -> Tape:
+    """The tape of `model` in eval mode for sequences of `frames` frames; a live one has the model's own weights."""
+    writer = TapeWriter(frames, model.rnn.input_size, dtype=dtype, device=device, live=live)
     positions = [writer.input(frame) for frame in range(frames)]
     layers = weights_of(model.rnn)
     initial = [[writer.constant(state[place]) for state in model.initial_state] for place in range(len(layers) * len(layers[0]))]
@@ -128,6 +128,9 @@ class ClassifierNetwork(Network):
                 "remove forward hooks and changes of forward"
             )
         return Reading(tape, at_inputs, self._own, next(self.model.parameters()).dtype)
+
+    def live(self, group: Sequences) -> Tape:
+        return tape_of(self.model, group.frames, dtype=group.values.dtype, device=group.values.device, live=True)
 
     def _own(self, values: Tensor) -> Tensor:
         with untouched(self.model):

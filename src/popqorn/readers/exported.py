@@ -5,11 +5,12 @@ import operator
 import re
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from popqorn.readers.symbols import Symbol, SymbolWriter
 from popqorn.readers.taught import standing_in
 from popqorn.readers.untouched import untouched
 from popqorn.sequences import Sequences, are_tokens, read_samples, read_tokens
+from popqorn.tape.tape import Tape
 
 RESHAPES = ("alias", "clone", "contiguous", "detach", "flatten", "reshape", "squeeze", "unflatten", "unsafe_view", "view")
 NEW = ("batch_norm", "conv1d", "conv2d", "conv3d", "group_norm", "instance_norm", "layer_norm", "linear", "matmul")
@@ -58,7 +60,7 @@ class ModuleNetwork(Network):
         at_inputs = call.own_at(group)
         program = exported(call)
         sheet = SymbolWriter(group.frames, group.values.shape[2], dtype=group.values.dtype, device=group.values.device)
-        with torch.device("cpu"):  # where reading keeps the numbers of entries
+        with torch.device("cpu"), torch.no_grad():  # where reading keeps the numbers of entries
             # a softmax over the batch, the last axis here, is none that leaves decisions as they are
             output, left_off = written(sheet, program, (1, *call.sample), decides=decides and axis != len(shape) - 1)
             entries = output.entries if axis is None else output.entries.movedim(axis, 0)
@@ -66,6 +68,24 @@ class ModuleNetwork(Network):
         call.check_runs_are_alike()
         call.check_samples_are_apart()
         return Reading(tape, at_inputs, call.own, call.dtype, left_off)
+
+    def live(self, group: Sequences) -> Tape:
+        """Traced once for every shape: a step of training writes what was traced once more, with the weights of that step."""
+        traced = _TRACED.setdefault(self.module, {})
+        if group.sample not in traced:
+            call = Call(self.module, group)
+            traced[group.sample] = exported(call), call.output_shape[1]
+        program, axis = traced[group.sample]
+        weights = {f"module.{name}": tensor for name, tensor in self.tensors()}
+        options: dict[str, Any] = {"dtype": group.values.dtype, "device": group.values.device, "live": True}
+        sheet = SymbolWriter(group.frames, group.values.shape[2], **options)
+        with torch.device("cpu"):
+            output, _ = written(sheet, program, (1, *group.sample), decides=True, weights=weights)
+            entries = output.entries if axis is None else output.entries.movedim(axis, 0)
+            return sheet.finish(Symbol(entries), (entries.numel(),))
+
+
+_TRACED: WeakKeyDictionary[nn.Module, dict[tuple[int, ...], tuple[ExportedProgram, int | None]]] = WeakKeyDictionary()
 
 
 def exported(call: Call) -> ExportedProgram:
@@ -153,14 +173,24 @@ def _changes_unseen(node: GraphNode) -> bool:
     return operators.name_of(source.target) in NEW and list(source.users) == [node]
 
 
-def written(sheet: SymbolWriter, program: ExportedProgram, shape: tuple[int, ...], *, decides: bool) -> tuple[Symbol, str | None]:
-    """Write a program onto a tape. Returns its (first) output, and the softmax over the last axis that was left off."""
+def written(
+    sheet: SymbolWriter,
+    program: ExportedProgram,
+    shape: tuple[int, ...],
+    *,
+    decides: bool,
+    weights: Mapping[str, Tensor] | None = None,
+) -> tuple[Symbol, str | None]:
+    """Write a program onto a tape. Returns its (first) output, and the softmax over the last axis that was left off.
+
+    `weights` are those of today, by name, if they are no longer the ones that it was traced with.
+    """
     inputs = sheet.inputs(shape)
     asked_for = {node.target for node in program.graph.nodes}
     decomposed: dict[Any, _UnknownError] = {}
     while True:
         try:
-            return _Interpreter(sheet, program).run(inputs, decides=decides)
+            return _Interpreter(sheet, program, weights or {}).run(inputs, decides=decides)
         except _UnknownError as unknown:
             table = torch.export.default_decompositions()
             target = unknown.node.target
@@ -187,14 +217,15 @@ class _UnknownError(Exception):
 class _Interpreter:
     """Runs a program with symbols in the place of its inputs."""
 
-    def __init__(self, sheet: SymbolWriter, program: ExportedProgram) -> None:
+    def __init__(self, sheet: SymbolWriter, program: ExportedProgram, today: Mapping[str, Tensor]) -> None:
         self.sheet = sheet
         self.program = program
+        self.today = today
         self.left_off: GraphNode | None = None
 
     def run(self, inputs: Symbol, *, decides: bool) -> tuple[Symbol, str | None]:
         signature = self.program.graph_signature
-        state = {**self.program.state_dict, **self.program.constants}
+        state = {**self.program.state_dict, **self.program.constants, **self.today}
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         given: dict[str, Any] = {key: _double(state[name]) for key, name in weights.items()}
         given |= {key: _double(state[name]) for key, name in signature.inputs_to_lifted_tensor_constants.items()}
@@ -267,7 +298,7 @@ def _tokens(group: Sequences) -> Tensor:
 
 def _double(tensor: Tensor) -> Tensor:
     """A known tensor as reading computes with it."""
-    tensor = tensor.detach().cpu()
+    tensor = tensor.cpu()
     return tensor.double() if tensor.is_floating_point() else tensor
 
 

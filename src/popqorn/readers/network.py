@@ -53,6 +53,12 @@ class Network(ABC):
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Everything that decides what the model computes, by name."""
 
+    def live(self, group: Sequences) -> Tape:
+        """The tape for one group with the model's own weights, for training: gradients reach them. Made anew for every step."""
+        raise TypeError(
+            f"model is a {type(self).__name__}, whose weights cannot be trained; pass the nn.Module that it was made from"
+        )
+
     def words(self, inputs: Any) -> tuple[tuple[str, ...], ...] | None:
         """What the frames of the inputs stand for, if they are words."""
         return None

@@ -155,6 +155,6 @@ def weights_of(rnn: nn.RNNBase) -> list[list[Weights]]:
     names.append("weight_hr" if rnn.proj_size else None)
     suffixes = ("", "_reverse") if rnn.bidirectional else ("",)
     return [
-        [Weights(*(name and getattr(rnn, f"{name}_l{layer}{suffix}").detach() for name in names)) for suffix in suffixes]
+        [Weights(*(name and getattr(rnn, f"{name}_l{layer}{suffix}") for name in names)) for suffix in suffixes]
         for layer in range(rnn.num_layers)
     ]

@@ -46,8 +46,8 @@ Value = Symbol | Tensor
 class SymbolWriter:
     """Writes a tape for a network that computes with tensors of any shape."""
 
-    def __init__(self, frames: int, features: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.writer = TapeWriter(frames, features, dtype=dtype, device=device)
+    def __init__(self, frames: int, features: int, *, dtype: torch.dtype, device: torch.device, live: bool = False) -> None:
+        self.writer = TapeWriter(frames, features, dtype=dtype, device=device, live=live)
         self._starts: list[int] = []  # the number of every node's first entry
         self._numbered = torch.empty(0)  # the same as a tensor
         self._end = 0

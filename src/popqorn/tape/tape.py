@@ -90,14 +90,16 @@ class TapeWriter:
     """Writes a tape; every method appends one operation and returns its position.
 
     Weights are copied to `dtype` and `device` as they come in, each once however many frames use it, so that a tape never shares
-    storage with a module in training.
+    storage with a module in training. A `live` tape is one for training: its weights are the module's own, and gradients reach
+    them.
     """
 
-    def __init__(self, frames: int, features: int, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, frames: int, features: int, *, dtype: torch.dtype, device: torch.device, live: bool = False) -> None:
         self.frames = frames
         self.features = features
         self.dtype = dtype
         self.device = device
+        self.live = live
         self._nodes: list[Node] = []
         self._inputs: dict[int, int] = {}
         self._copies: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
@@ -107,10 +109,13 @@ class TapeWriter:
         return len(self._nodes) - 1
 
     def tensor(self, value: Tensor) -> Tensor:
-        """A copy of `value` in the tape's dtype and on its device, cut off from autograd; the same one for the same memory."""
+        """`value` in the tape's dtype and on its device, the same one for the same memory; a copy, cut off from autograd, unless
+        the tape is live.
+        """
         key = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
         if key not in self._copies:  # the original is kept, so that its memory is not given to another meanwhile
-            self._copies[key] = value, value.detach().to(device=self.device, dtype=self.dtype, copy=True)
+            own = value if self.live else value.detach()
+            self._copies[key] = value, own.to(device=self.device, dtype=self.dtype, copy=not self.live)
         return self._copies[key][1]
 
     def width(self, position: int) -> int:

@@ -1,0 +1,183 @@
+"""Fine-tuning of a trained network until it can be certified."""
+
+import copy
+import logging
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from popqorn._typing import Int
+from popqorn.api import verify
+from popqorn.progress import Watch
+from popqorn.reading import read_count, read_seed, read_tensor
+from popqorn.regions.region import Region
+from popqorn.task import read_eps
+from popqorn.training.kept import keep, resume
+from popqorn.training.loss import certified_loss
+from popqorn.training.ramp import ramp
+
+_log = logging.getLogger("popqorn")
+
+CLIP = 5.0  # the norm of gradients
+CERTIFIED = 200  # samples of the validation split that are certified after every epoch, at most
+GROWING = 0.6  # of all epochs: while eps grows
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What a network does on the samples held back: the shares of right decisions, and of right ones that are certified."""
+
+    number: int
+    loss: float
+    clean: float
+    certified: float
+
+
+@dataclass(frozen=True)
+class Robustified:
+    """The best epoch's network in eval mode, and all epochs; epoch 0 is the network as it was given."""
+
+    model: nn.Module
+    epochs: tuple[Epoch, ...]
+    best: int
+
+    def __str__(self) -> str:
+        lines = ["epoch   loss   clean %   certified %"]
+        for epoch in self.epochs:
+            mark = "  <- kept" if epoch.number == self.best else ""
+            lines.append(f"{epoch.number:5} {epoch.loss:6.3f} {100 * epoch.clean:9.2f} {100 * epoch.certified:13.1f}{mark}")
+        return "\n".join(lines)
+
+
+def robustify(
+    model: nn.Module,
+    inputs: Any,
+    labels: Any,
+    eps: float,
+    *,
+    region: Region | None = None,
+    strength: float | None = None,
+    epochs: int = 5,
+    batch: int = 256,
+    learning_rate: float = 2e-3,
+    validation: float = 0.1,
+    seed: int = 0,
+    kept: str | Path | None = None,
+    progress: Any = None,
+) -> Robustified:
+    """Fine-tune a copy of a classifier until its decisions can be certified up to `eps`.
+
+    A share of the samples (`validation`) is held back; the epoch with the most certified decisions among these is kept. `kept`
+    names a file: a run that is stopped goes on from there, to the same network. Other options are those of `certified_loss`.
+
+    >>> found = popqorn.training.robustify(model, images, labels, eps=0.02)
+    >>> print(found)
+    >>> popqorn.certify(found.model, images)
+    """
+    inputs, labels = read_tensor(inputs, "inputs"), read_tensor(labels, "labels")
+    epochs, batch = read_count("epochs", epochs), read_count("batch", batch)
+    eps = float(read_eps(eps, 1, inputs.new_zeros((), dtype=torch.float64))[0])
+    if len(inputs) != len(labels):
+        raise ValueError(f"labels are {len(labels)} for {len(inputs)} inputs; pass one per sample")
+    if not 0 < validation < 1 or int(validation * len(inputs)) < 1 or batch > len(inputs):
+        raise ValueError(
+            f"validation is {validation:g} of {len(inputs)} samples, and a batch {batch}; both parts must have samples, and a "
+            "batch no more than there are"
+        )
+    with torch.random.fork_rng():
+        torch.manual_seed(read_seed(seed))
+        order = torch.randperm(len(inputs), device=inputs.device)
+        held, used = order.split([held := int(validation * len(inputs)), len(inputs) - held])
+        watch = Watch(progress, "training", epochs * -(-len(used) // batch))
+        options = {"region": region} | ({} if strength is None else {"strength": strength})
+        samples = _Samples(inputs[used], labels[used], inputs[held], labels[held], eps, options)
+        return _fit(copy.deepcopy(model), samples, epochs, batch, learning_rate, None if kept is None else Path(kept), watch)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """What is trained on, what is held back, and what is asked of both."""
+
+    inputs: Tensor
+    labels: Int[Tensor, " samples"]
+    held_inputs: Tensor
+    held_labels: Int[Tensor, " held"]
+    eps: float
+    options: dict[str, Any]
+
+    def measured(self, model: nn.Module, number: int, loss: float) -> Epoch:
+        """How a network does on what is held back."""
+        model.eval()
+        with torch.no_grad():
+            parts = zip(self.held_inputs.split(1000), self.held_labels.split(1000), strict=True)
+            right = sum(int((model(inputs.to(_like(model))).argmax(-1) == labels).sum()) for inputs, labels in parts)
+        inputs, labels = self.held_inputs[:CERTIFIED], self.held_labels[:CERTIFIED]
+        proven = verify(model, inputs, self.eps, labels=labels, region=self.options["region"]).certified
+        return Epoch(number, loss, right / len(self.held_labels), float(proven.double().mean()))
+
+
+def _like(model: nn.Module) -> Tensor:
+    return next(model.parameters())
+
+
+def _fit(
+    model: nn.Module, samples: _Samples, epochs: int, batch: int, learning_rate: float, kept: Path | None, watch: Watch
+) -> Robustified:
+    optimiser = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), learning_rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, watch.total)
+    parts: dict[str, Any] = {"model": model, "optimiser": optimiser, "schedule": schedule}
+    first, also = resume(kept, parts) if kept is not None and kept.exists() else (0, {})
+    if not also:
+        also = {"epochs": [asdict(samples.measured(model, 0, math.nan))], "best": 0, "state": _copied(model)}
+    watch.advance(first * (watch.total // epochs))
+    for number in range(first, epochs):
+        with watch.stoppable():
+            loss = _epoch(model, samples, number / epochs, 1 / epochs, batch, optimiser, schedule, watch)
+            found = samples.measured(model, number + 1, loss)
+            _log.info("epoch %d of %d: clean %.4f, certified %.4f", found.number, epochs, found.clean, found.certified)
+            also["epochs"].append(asdict(found))
+            if found.certified >= also["epochs"][also["best"]]["certified"]:
+                also |= {"best": found.number, "state": _copied(model)}
+            if kept is not None:
+                keep(kept, parts, number + 1, also)
+        if watch.stopped:
+            break
+    model.load_state_dict(also["state"])
+    return Robustified(model.eval(), tuple(Epoch(**epoch) for epoch in also["epochs"]), also["best"])
+
+
+def _epoch(
+    model: nn.Module,
+    samples: _Samples,
+    start: float,
+    share: float,
+    batch: int,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    watch: Watch,
+) -> float:
+    """One pass over the samples, from `start` to `start + share` of all training; the mean loss."""
+    model.train()
+    batches = torch.randperm(len(samples.inputs), device=samples.inputs.device).split(batch)
+    total = 0.0
+    for place, index in enumerate(batches):
+        eps = ramp(start + share * place / len(batches), 0.0, GROWING, samples.eps)
+        loss = certified_loss(model, samples.inputs[index], samples.labels[index], eps, **samples.options)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimiser.step()
+        schedule.step()
+        total += loss.item() / len(batches)
+        watch.advance(1)
+        if watch.stopped:
+            raise KeyboardInterrupt
+    return total
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,341 @@
+"""Training with the bound in mind: the loss is what it says, its gradients are right, and networks can be certified."""
+
+import gc
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import popqorn
+from popqorn.readers.models import read_model
+from popqorn.relax.relaxation import Interval
+from popqorn.sequences import Sequences
+from popqorn.training import certified_loss, ramp, robustify
+from popqorn.training import loss as losses
+from popqorn.training.widths import squared_widths
+from test_soundness import CLASSES, FEATURES, FRAMES, MODELS, random_inputs, random_model
+
+F64 = torch.float64
+
+
+class Plain(nn.Module):
+    """A module of a user's own: traced, not known."""
+
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM) -> None:
+        super().__init__()
+        self.front = nn.Linear(FEATURES, 5)
+        self.norm = nn.LayerNorm(5)
+        self.rnn = kind(5, 6, batch_first=True)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(torch.relu(self.front(x)) + 0.1)
+        return self.head(self.dropout(self.rnn(x)[0][:, -1]))
+
+
+def group_of(inputs: Tensor) -> Sequences:
+    return Sequences(inputs, torch.arange(len(inputs)), len(inputs), inputs.shape[1], tuple(inputs.shape[1:]))
+
+
+def around(inputs: Tensor, eps: float) -> Interval:
+    return Interval(inputs - eps, inputs + eps)
+
+
+def networks() -> dict[str, Any]:
+    known = {name: (lambda name=name: random_model(name)) for name in MODELS}
+    return {**known, "a module": lambda: Plain().double().eval(), "a GRU module": lambda: Plain(nn.GRU).double().eval()}
+
+
+@pytest.mark.parametrize("name", networks())
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    torch.manual_seed(0)
+    model, inputs = networks()[name](), random_inputs()[:2]
+    network = read_model(model)
+
+    def widths() -> Tensor:
+        return squared_widths(network.live(group_of(inputs)), around(inputs, 0.1)).sum()
+
+    parameters = [each for each in model.parameters() if each.numel()]
+    gradients = torch.autograd.grad(widths(), parameters, allow_unused=True)
+    assert sum(gradient is not None for gradient in gradients) >= len(parameters) - 4  # a head behind the last gate is none
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        way = torch.randn_like(parameter)
+        step = 1e-6
+        with torch.no_grad():
+            parameter += step * way
+            above = widths()
+            parameter -= 2 * step * way
+            below = widths()
+            parameter += step * way
+        expected = float((above - below) / (2 * step))
+        assert float((gradient * way).sum()) == pytest.approx(expected, rel=1e-6, abs=1e-6 * float(widths().detach()))
+
+
+@pytest.mark.parametrize("name", networks())
+def test_a_live_tape_is_the_model_as_it_is_now(name: str) -> None:
+    model, inputs = networks()[name](), random_inputs()[:2]
+    network = read_model(model)
+    for _ in range(2):
+        torch.testing.assert_close(network.live(group_of(inputs))(inputs), model(inputs).flatten(1))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+
+
+def test_boxes_hold_what_the_network_does() -> None:
+    model, inputs = random_model("gru"), random_inputs()[:2]
+    tape = read_model(model).live(group_of(inputs))
+    widths = squared_widths(tape, around(inputs, 0.1))
+    operands = sorted({source for node in tape.nodes if not node.linear for source in node.sources})
+    points = inputs + 0.1 * (2 * torch.rand(400, *inputs.shape, dtype=F64) - 1)
+    values = tape.values(points.flatten(0, 1))
+    reached = [values[place].expand(len(points.flatten(0, 1)), -1).unflatten(0, points.shape[:2]) for place in operands]
+    assert (sum((value.amax(0) - value.amin(0)).square().sum(-1) for value in reached) <= widths).all()
+    assert (widths > 0).all()
+    assert (squared_widths(tape, around(inputs, 0.05)) < widths / 3).all()  # of second order
+
+
+def test_without_strength_it_is_adversarial_training() -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+    labels = torch.randint(CLASSES, (len(inputs),))
+    torch.manual_seed(1)
+    found = certified_loss(model, inputs, labels, 0.3, strength=0.0)
+    torch.manual_seed(1)
+    group = group_of(inputs)
+    allowed = popqorn.Ball().around(group).at(torch.full((len(inputs),), 0.3, dtype=F64))
+    points = losses._moved(model, group, allowed, labels, losses._cross_entropy, 2)
+    expected = nn.functional.cross_entropy(model(points), labels)
+    torch.testing.assert_close(found, expected)
+    assert float(found) > float(nn.functional.cross_entropy(model(inputs), labels))
+    assert ((points - inputs).abs() <= 0.3 + 1e-12).all()
+    more = certified_loss(model, inputs, labels, 0.3, strength=1.0)
+    widths = squared_widths(read_model(model).live(group), around(inputs, 0.3)).mean()
+    torch.manual_seed(1)
+    more = certified_loss(model, inputs, labels, 0.3, strength=1.0)
+    torch.testing.assert_close(more, expected + widths)
+
+
+def test_without_eps_it_is_plain_training() -> None:
+    model, inputs = random_model("gru"), random_inputs()
+    labels = torch.randint(CLASSES, (len(inputs),))
+    found = certified_loss(model, inputs, labels, 0.0, strength=1.0)
+    torch.testing.assert_close(found, nn.functional.cross_entropy(model(inputs), labels))
+
+
+def test_numbers_as_targets_and_losses_of_ones_own() -> None:
+    model, inputs = random_model("rnn"), random_inputs()
+    wanted = torch.randn(len(inputs), CLASSES, dtype=F64)
+    found = certified_loss(model, inputs, wanted, 0.0)
+    torch.testing.assert_close(found, nn.functional.mse_loss(model(inputs), wanted))
+    own = certified_loss(model, inputs, wanted, 0.0, criterion=nn.functional.l1_loss)
+    torch.testing.assert_close(own, nn.functional.l1_loss(model(inputs), wanted))
+
+
+def test_one_decision_per_step_and_any_lengths() -> None:
+    tagger = random_model("lstm", pooling=None)
+    inputs, labels = random_inputs(), torch.randint(CLASSES, (len(random_inputs()), FRAMES))
+    expected = nn.functional.cross_entropy(tagger(inputs).flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(certified_loss(tagger, inputs, labels, 0.0), expected)
+    model, few = random_model("lstm"), [inputs[0], inputs[1, :2]]
+    found = certified_loss(model, few, [0, 1], 0.0)
+    alone = [nn.functional.cross_entropy(model(one.unsqueeze(0)), torch.tensor([label])) for label, one in enumerate(few)]
+    torch.testing.assert_close(found, (alone[0] + alone[1]) / 2)
+
+
+@pytest.mark.parametrize("region", [popqorn.Ball(2), popqorn.Ball(1, clip=(-9, 9)), popqorn.Ball(frames=[-1])], ids=str)
+def test_regions_are_kept_to(region: Any) -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+    labels = torch.randint(CLASSES, (len(inputs),))
+    allowed = region.around(group_of(inputs)).at(torch.full((len(inputs),), 0.3, dtype=F64))
+    points = losses._moved(model, group_of(inputs), allowed, labels, losses._cross_entropy, 3)
+    assert (allowed.size_of(points) <= 0.3 * (1 + 1e-9)).all()
+    loss = certified_loss(model, inputs, labels, 0.3, region=region)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_modes_and_gradients_of_the_model_are_left_alone() -> None:
+    model, inputs = Plain().double().train(), random_inputs()
+    model.front.eval()
+    before = [parameter.clone() for parameter in model.parameters()]
+    certified_loss(model, inputs, torch.zeros(len(inputs), dtype=torch.long), 0.1)
+    assert (model.training, model.front.training, model.dropout.training) == (True, False, True)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_a_frozen_layer_stays_as_it_is() -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+    model.rnn.requires_grad_(False)
+    certified_loss(model, inputs, torch.zeros(len(inputs), dtype=torch.long), 0.1).backward()
+    assert model.rnn.weight_ih_l0.grad is None
+    assert next(model.head.parameters()).grad is not None
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match="none of its parameters wants a gradient"):
+        certified_loss(model, inputs, torch.zeros(len(inputs), dtype=torch.long), 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precisions(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = popqorn.SequenceClassifier(nn.GRU(3, 4), nn.Linear(4, 3))
+    inputs, labels = torch.randn(6, 4, 3), torch.randint(3, (6,))
+    full = certified_loss(model, inputs, labels, 0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = certified_loss(model, inputs, labels, 0.0)
+        moved = certified_loss(model, inputs, labels, 0.1)
+    torch.testing.assert_close(loss.float(), full, rtol=0.02, atol=0.02)
+    moved.backward()
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters() if parameter.grad is not None)
+    own = model.to(dtype)
+    certified_loss(own, inputs, labels, 0.1).backward()
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "eps per feature": ({"eps": torch.full((FEATURES,), 0.1)}, "eps has shape"),
+    "negative eps": ({"eps": -0.1}, "eps holds -0.1"),
+    "targets": ({"targets": [0]}, "targets are 1 for"),
+    "strength": ({"strength": -1.0}, "strength is -1.0"),
+    "strength, NaN": ({"strength": math.nan}, "strength is nan"),
+    "steps": ({"steps": 0}, "steps"),
+    "region": ({"region": popqorn.Ball}, "region is"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_named(name: str) -> None:
+    model, inputs = random_model("rnn"), random_inputs()
+    options, message = BAD[name]
+    given: dict[str, Any] = {"targets": torch.zeros(len(inputs), dtype=torch.long), "eps": 0.1} | options
+    with pytest.raises(ValueError, match=message):
+        certified_loss(model, inputs, **given)
+
+
+def test_what_cannot_be_read_or_trained_is_refused() -> None:
+    class Sorted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(FEATURES, 4, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rnn(x)[0][:, -1].sort(-1).values
+
+    with pytest.raises(TypeError, match="cannot read"):
+        certified_loss(Sorted().double(), random_inputs(), torch.zeros(len(random_inputs()), dtype=torch.long), 0.1)
+
+
+def test_training_that_diverged_says_so() -> None:
+    model, inputs = random_model("rnn"), random_inputs()
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    with torch.no_grad():
+        next(model.head.parameters())[0, 0] = math.nan
+    with pytest.raises(ValueError, match=r"head.* holds 1 value"):
+        certified_loss(model, inputs, labels, 0.1)
+    with torch.no_grad():
+        next(model.head.parameters())[:] = 1e300
+    with pytest.raises(FloatingPointError, match="diverged"):
+        certified_loss(model, inputs, labels, 0.1, criterion=lambda outputs, _: (outputs * 1e308).square().mean())
+
+
+def test_a_hundred_steps_leave_nothing_behind() -> None:
+    model, inputs = Plain(), random_inputs().float()
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    optimiser = torch.optim.SGD(model.parameters(), 1e-3)
+    counts = []
+    for step in range(100):
+        optimiser.zero_grad()
+        certified_loss(model, inputs, labels, 0.1, steps=1).backward()
+        optimiser.step()
+        if step in (20, 99):
+            gc.collect()
+            counts.append(sum(issubclass(type(each), Tensor) for each in gc.get_objects()))
+    assert counts[1] <= counts[0]
+
+
+# ---- ramp and robustify ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ramp_begins_at_zero_and_ends_at_eps() -> None:
+    assert [ramp(step, 2, 6, 0.4) for step in (0, 2, 3, 6, 99)] == [0, 0, 0.1, 0.4, 0.4]
+    assert ramp(0, 0, 0, 0.4) == 0.4
+    with pytest.raises(ValueError, match="last is 1, before first, 2"):
+        ramp(0, 2, 1, 0.4)
+
+
+def curves(count: int = 600) -> tuple[Tensor, Tensor]:
+    """Sequences that rise or fall, with noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (count,), generator=generator)
+    slope = torch.linspace(-1, 1, 6).view(1, 6, 1) * (2 * labels - 1).view(-1, 1, 1)
+    return 0.5 * slope + 0.3 * torch.randn(count, 6, 2, generator=generator), labels
+
+
+def trained() -> tuple[popqorn.SequenceClassifier, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = popqorn.SequenceClassifier(nn.LSTM(2, 8), nn.Linear(8, 2))
+    inputs, labels = curves()
+    optimiser = torch.optim.Adam(model.parameters(), 2e-2)
+    for _ in range(60):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+    return model, inputs, labels
+
+
+def test_robustified_networks_are_certified() -> None:
+    model, inputs, labels = trained()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    chance = torch.get_rng_state()
+    told: list[tuple[int, int]] = []
+    found = robustify(
+        model, inputs, labels, 0.2, epochs=6, batch=50, strength=1e-2, learning_rate=1e-2, progress=lambda *now: told.append(now)
+    )
+    assert torch.equal(chance, torch.get_rng_state())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    first, best = found.epochs[0], found.epochs[found.best]
+    assert best.certified == max(epoch.certified for epoch in found.epochs)
+    assert best.certified > first.certified + 0.1
+    assert best.clean > first.clean - 0.05
+    assert told[-1] == (66, 66)
+    assert "<- kept" in str(found)
+    radius = [
+        popqorn.certify(each, inputs[:20], labels=labels[:20], tolerance=0.05).radius.mean() for each in (model, found.model)
+    ]
+    assert radius[1] > 1.1 * radius[0]
+
+
+def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
+    model, inputs, labels = trained()
+    options: dict[str, Any] = {"epochs": 3, "batch": 100, "strength": 1e-3}
+    whole = robustify(model, inputs, labels, 0.1, **options)
+
+    def stop(done: int, total: int) -> None:
+        if done == 9:
+            raise KeyboardInterrupt
+
+    file = tmp_path / "kept.pt"
+    part = robustify(model, inputs, labels, 0.1, kept=file, progress=stop, **options)
+    assert len(part.epochs) == 2
+    rest = robustify(model, inputs, labels, 0.1, kept=file, **options)
+    assert [epoch.certified for epoch in rest.epochs] == [epoch.certified for epoch in whole.epochs]
+    for one, other in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    file.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="does not hold an unfinished training"):
+        robustify(model, inputs, labels, 0.1, kept=file, **options)
+
+
+def test_bad_data_is_named() -> None:
+    model, inputs, labels = trained()
+    with pytest.raises(ValueError, match="labels are 3 for 600 inputs"):
+        robustify(model, inputs, labels[:3], 0.1)
+    with pytest.raises(ValueError, match="validation is 0 of 600"):
+        robustify(model, inputs, labels, 0.1, validation=0.0)
+    with pytest.raises(ValueError, match="eps"):
+        robustify(model, inputs, labels, -0.1)
