@@ -114,11 +114,28 @@ def test_without_strength_it_is_adversarial_training() -> None:
     torch.testing.assert_close(found, expected)
     assert float(found) > float(nn.functional.cross_entropy(model(inputs), labels))
     assert ((points - inputs).abs() <= 0.3 + 1e-12).all()
-    more = certified_loss(model, inputs, labels, 0.3, strength=1.0)
-    widths = squared_widths(read_model(model).live(group), around(inputs, 0.3)).mean()
+    widths = squared_widths(read_model(model).live(group), around(inputs, 0.3 * losses.SHARE)) / losses.SHARE**2
     torch.manual_seed(1)
-    more = certified_loss(model, inputs, labels, 0.3, strength=1.0)
-    torch.testing.assert_close(more, expected + widths)
+    more = certified_loss(model, inputs, labels, 0.3, strength=2.0)
+    torch.testing.assert_close(more, expected + 2 * widths.log().mean())
+
+
+def test_words_are_exchanged_where_that_hurts_most() -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+    table = torch.cat([inputs.flatten(0, 1), torch.randn(30, FEATURES, dtype=F64)])
+    near = {number: [(number + step) % len(table) for step in (1, 2, 3)] for number in range(len(table))}
+    tokens = torch.arange(len(inputs) * FRAMES).view(len(inputs), FRAMES)
+    region = popqorn.Words(table, tokens, near)
+    labels = model(inputs).argmax(-1)
+    group = group_of(inputs)
+    for count in (1.0, 2.0):
+        allowed = region.around(group).at(torch.full((len(inputs),), count, dtype=F64))
+        points = losses._moved(model, group, allowed, labels, losses._cross_entropy, 2)
+        assert ((points != inputs).any(-1).sum(-1) <= count).all()
+        assert (allowed.size_of(points) <= count).all()
+        with torch.no_grad():
+            assert losses._cross_entropy(model(points), labels) > losses._cross_entropy(model(inputs), labels)
+    certified_loss(model, inputs, labels, 1, region=region).backward()
 
 
 def test_without_eps_it_is_plain_training() -> None:

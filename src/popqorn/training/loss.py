@@ -1,4 +1,9 @@
-"""The loss that trains a network to be certified: adversarial training, and the widths of boxes."""
+"""The loss that trains a network to be certified: adversarial training, and the widths of boxes.
+
+What a bound loses is of second order in the widths of the boxes that its relaxations rest on (`widths.py`). Their sum of squares
+differs by orders of magnitude between networks, and grows like a power of the frames; its logarithm is what is added, so that one
+strength does for all: it asks for so many per cent less, whatever there is.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,15 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Float
+from popqorn.arithmetic import tiny
 from popqorn.readers.models import read_model
 from popqorn.readers.network import Network
 from popqorn.reading import read_count, read_tensor
-from popqorn.regions.region import AllowedSet, Region
+from popqorn.regions.region import AllowedSet, Choices, Region
+from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
 from popqorn.task import read_eps, read_region
 from popqorn.training.widths import squared_widths
 
 STEPS = 2
+STRENGTH = 0.1
+SHARE = 0.1  # of the region, in which widths are taken: intervals of all of it say little about long sequences
 STRIDE = 1.5  # times eps, over all steps together
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -28,16 +37,16 @@ def certified_loss(
     *,
     lengths: Any = None,
     region: Region | None = None,
-    strength: float = 3e-4,
+    strength: float = STRENGTH,
     steps: int = STEPS,
     criterion: Criterion | None = None,
 ) -> Tensor:
     """The loss of a batch whose inputs move by up to `eps`: minimised, it makes networks whose certificates reach far.
 
     It is the `criterion` (by default cross entropy, and the mean square for targets that are no classes) at inputs moved against
-    the network, by `steps` of projected gradient descent from a random start, and `strength` times the squared widths of the
-    boxes on which a certificate would rest. `eps` is a number or one per sample, `region` how inputs move (by default a Ball of
-    norm inf). Strength 0 is plain adversarial training; eps 0, as at the start of a ramp, plain training.
+    the network, by `steps` of projected gradient descent from a random start, and `strength` times the logarithm of the squared
+    widths of the boxes on which a certificate would rest. `eps` is a number or one per sample, `region` how inputs move (by
+    default a Ball of norm inf). Strength 0 is plain adversarial training; eps 0, as at the start of a ramp, plain training.
 
     >>> loss = popqorn.training.certified_loss(model, images, labels, eps=0.02)
     >>> loss.backward()
@@ -64,7 +73,9 @@ def certified_loss(
         aims = group.of_batch(targets)
         points = _moved(model, group, allowed, aims, criterion, steps)
         loss = criterion(model(_shaped(points, group, parameter)), aims)
-        total = total + len(group.samples) / group.batch * (loss + strength * _widths(network, group, allowed))
+        if strength > 0:
+            loss = loss + strength * _looseness(network, group, allowed)
+        total = total + len(group.samples) / group.batch * loss
     if not bool(total.isfinite()):
         raise FloatingPointError(
             f"the loss is {float(total)}: training has diverged; clip gradients, lower the learning rate, or let eps grow more "
@@ -81,27 +92,51 @@ def _moved(
         return group.values
     generator = torch.Generator(group.values.device).manual_seed(int(torch.randint(2**62, ())))
     modes = [(part, part.training) for part in model.modules()]
-    points = allowed.random(generator)
-    parameter = next(model.parameters())
+    words = allowed.choices
+    points = group.values if words is not None else allowed.random(generator)
     try:
         model.eval()
-        for step in range(steps):
-            points = points.detach().requires_grad_()
-            with torch.enable_grad():
-                loss = criterion(model(_shaped(points, group, parameter)), targets)
-                (gradient,) = torch.autograd.grad(loss, points)
-            stride = STRIDE * allowed.eps * 2 / (steps + 1) * (1 - step / steps)
-            points = allowed.nearest(points.detach() + stride[:, None, None] * allowed.steepest(-gradient))
+        for step in range(1 if words is not None else steps):
+            gradient = _gradient(model, group, points, targets, criterion)
+            if words is not None:
+                points = _exchanged(allowed, words, gradient)
+            else:
+                stride = STRIDE * allowed.eps * 2 / (steps + 1) * (1 - step / steps)
+                points = allowed.nearest(points + stride[:, None, None] * allowed.steepest(-gradient)).detach()
     finally:
         for part, mode in modes:
             part.training = mode
-    return points.detach()
+    return points
 
 
-def _widths(network: Network, group: Sequences, allowed: AllowedSet) -> Tensor:
-    """The mean over a batch of the squared widths of its boxes, in single precision or more."""
+def _gradient(model: nn.Module, group: Sequences, points: Tensor, targets: Tensor, criterion: Criterion) -> Tensor:
+    """Of the loss, by the inputs."""
+    with torch.enable_grad():
+        points = points.detach().requires_grad_()
+        loss = criterion(model(_shaped(points, group, next(model.parameters()))), targets)
+        return torch.autograd.grad(loss, points)[0]
+
+
+def _exchanged(allowed: AllowedSet, words: Choices, gradient: Tensor) -> Tensor:
+    """In the frames where that raises the loss most, to first order, the word that does so; as many as the size says."""
+    center = allowed.center
+    others = words.table[words.options]
+    gain = ((others - center.unsqueeze(2)) * gradient.unsqueeze(2)).sum(-1).masked_fill(~words.allowed, -torch.inf)
+    best, which = gain.max(-1)
+    order = best.argsort(-1, descending=True).argsort(-1)
+    taken = (order < allowed.eps.unsqueeze(-1)) & (best > 0)
+    word = others.gather(2, which[:, :, None, None].expand(-1, -1, 1, center.shape[-1])).squeeze(2)
+    return torch.where(taken.unsqueeze(-1), word, center)
+
+
+def _looseness(network: Network, group: Sequences, allowed: AllowedSet) -> Tensor:
+    """The mean over a batch of the logarithm of the squared widths of its boxes; 0 for what does not move."""
+    box, center = allowed.box(), allowed.center
+    part = Interval(center + SHARE * (box.lower - center), center + SHARE * (box.upper - center))
     with torch.autocast(group.values.device.type, enabled=False):
-        return squared_widths(network.live(group), allowed.box()).mean()
+        widths = squared_widths(network.live(group), part) / SHARE**2
+    logarithm = widths.clamp(min=tiny(widths.dtype)).log()
+    return torch.where(allowed.eps > 0, logarithm, 0.0).mean()
 
 
 def _shaped(points: Tensor, group: Sequences, like: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from popqorn.reading import read_count, read_seed, read_tensor
 from popqorn.regions.region import Region
 from popqorn.task import read_eps
 from popqorn.training.kept import keep, resume
-from popqorn.training.loss import certified_loss
+from popqorn.training.loss import STRENGTH, certified_loss
 from popqorn.training.ramp import ramp
 
 _log = logging.getLogger("popqorn")
@@ -60,7 +60,7 @@ def robustify(
     eps: float,
     *,
     region: Region | None = None,
-    strength: float | None = None,
+    strength: float = STRENGTH,
     epochs: int = 5,
     batch: int = 256,
     learning_rate: float = 2e-3,
@@ -93,7 +93,7 @@ def robustify(
         order = torch.randperm(len(inputs), device=inputs.device)
         held, used = order.split([held := int(validation * len(inputs)), len(inputs) - held])
         watch = Watch(progress, "training", epochs * -(-len(used) // batch))
-        options = {"region": region} | ({} if strength is None else {"strength": strength})
+        options = {"region": region, "strength": strength}
         samples = _Samples(inputs[used], labels[used], inputs[held], labels[held], eps, options)
         return _fit(copy.deepcopy(model), samples, epochs, batch, learning_rate, None if kept is None else Path(kept), watch)
 
