@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import popqorn
 import toy_data
 from popqorn.cli import app
-from popqorn.experiments import frames, mnist, relaxations, signals, strokes, words
+from popqorn.experiments import certifiable, frames, mnist, relaxations, signals, strokes, words
 from popqorn.experiments.networks import Architecture, Split, trained
 from popqorn.experiments.registry import EXPERIMENTS
 from popqorn.experiments.setup import Setup
@@ -36,6 +36,7 @@ OUTPUTS = {
     "news": ("words.csv", "kinds.csv", "parts.csv", "samples.csv", "sentences.png"),
     "speech": ("samples.csv", "spectrograms.png", "position.png"),
     "ecg": ("samples.csv", "beats.png", "position.png"),
+    "training": ("training.csv", "fronts.png"),
 }
 
 
@@ -61,6 +62,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "NEIGHBOURS", 3)
     monkeypatch.setattr(signals, "HIDDEN", 8)
     monkeypatch.setattr(signals, "BEAT_FRAMES", 3)
+    monkeypatch.setattr(certifiable, "RECIPE", certifiable.CertifiableRecipe(epochs=2, batch=20, learning_rate=2e-2))
+    monkeypatch.setattr(certifiable, "QUICK", (certifiable.Case("lstm_2x4", "lstm", 2, 0.02, 2),))
+    monkeypatch.setattr(certifiable, "HIDDEN", 4)
     monkeypatch.setattr(signals, "SPEECH_RECIPE", QUICKLY)
     monkeypatch.setattr(signals, "ECG_RECIPE", QUICKLY)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import popqorn
-from popqorn.experiments import mnist, relaxations, signals, strokes, words
+from popqorn.experiments import certifiable, mnist, relaxations, signals, strokes, words
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.store import Store
 
@@ -26,7 +26,7 @@ class Experiment:
 
     def about(self, name: str, quick: bool) -> dict[str, Any]:
         """What decides the numbers."""
-        training = {key: value for key, value in asdict(self.recipe).items() if value is not None}
+        training = {key: value for key, value in asdict(self.recipe).items() if isinstance(value, int | float)}
         return {
             "experiment": name,
             "quick": quick,
@@ -68,6 +68,13 @@ EXPERIMENTS = {
     ),
     "speech": Experiment(
         signals.run_speech, signals.SAMPLES, signals.QUICK_SAMPLES, signals.SPEECH_RECIPE, "moments of spoken digits"
+    ),
+    "training": Experiment(
+        certifiable.run,
+        certifiable.SAMPLES,
+        certifiable.QUICK_SAMPLES,
+        certifiable.RECIPE,
+        "networks trained to be certified, beside plain, adversarial and interval training",
     ),
     "ecg": Experiment(signals.run_ecg, signals.SAMPLES, signals.QUICK_SAMPLES, signals.ECG_RECIPE, "moments of heart beats"),
 }

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,11 @@ class Recipe:
     learning_rate: float = 3e-3
     weight_decay: float = 0.0
     momentum: float | None = None
+    clip: ClassVar[float] = 1.0
+
+    def loss(self, model: SequenceClassifier, inputs: Tensor, labels: Tensor, share: float) -> Tensor:
+        """Of a batch, when this share of all training is done."""
+        return nn.functional.cross_entropy(model(inputs), labels)
 
     def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
         if self.momentum is None:
@@ -55,10 +60,10 @@ def train(
     done = first * (total // recipe.epochs)
     for epoch in range(first, recipe.epochs):
         for index in batches(inputs, recipe.batch):
-            loss = nn.functional.cross_entropy(model(stacked(inputs, index)), labels[index])
+            loss = recipe.loss(model, stacked(inputs, index), labels[index], done / total)
             optimiser.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             optimiser.step()
             schedule.step()
             done += 1

@@ -174,3 +174,14 @@ def relaxations(means: Mapping[str, Mapping[str, float]], path: Path) -> None:
         axis.set(yscale="log", ylabel="mean certified radius, p = 2")
         axis.grid(alpha=0.3)
         axis.legend()
+
+
+def fronts(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path) -> None:
+    """Per network clean against certified accuracy (in %), one series of points per way of training."""
+    with _subplots(path, len(panels), 3, (3.4, 2.8)) as (_, axes):
+        for axis, (title, ways) in zip(axes.flat, panels.items(), strict=False):
+            for (way, points), marker in zip(ways.items(), "os^vD", strict=False):
+                axis.plot(*zip(*points, strict=True), marker, label=way, markersize=5, alpha=0.8)
+            axis.set(title=title, xlabel="clean accuracy, %", ylabel="certified accuracy, %")
+            axis.grid(alpha=0.3)
+        axes.flat[0].legend(fontsize=7)

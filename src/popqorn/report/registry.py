@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from popqorn.experiments.store import Row, Store
-from popqorn.report import mnist, relaxations, signals, strokes, words
+from popqorn.report import certifiable, mnist, relaxations, signals, strokes, words
 from popqorn.report.page import Report
 
 MOST_NAMED = 10
@@ -12,6 +12,7 @@ REPORTS: dict[str, Callable[[Store], Report]] = {
     "mnist": mnist.report,
     "relaxations": relaxations.report,
     "strokes": strokes.report,
+    "training": certifiable.report,
     "questions": words.report_questions,
     "news": words.report_news,
     "speech": signals.report_speech,

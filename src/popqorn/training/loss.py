@@ -1,8 +1,8 @@
 """The loss that trains a network to be certified: adversarial training, and the widths of boxes.
 
 What a bound loses is of second order in the widths of the boxes that its relaxations rest on (`widths.py`). Their sum of squares
-differs by orders of magnitude between networks, and grows like a power of the frames; its logarithm is what is added, so that one
-strength does for all: it asks for so many per cent less, whatever there is.
+differs by orders of magnitude between networks, and grows like a power of the frames; the logarithm of one more is what is added,
+so that one strength does for all: it asks for so many per cent less of what is much, and leaves alone what is little.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from popqorn._typing import Float
-from popqorn.arithmetic import tiny
 from popqorn.readers.models import read_model
 from popqorn.readers.network import Network
 from popqorn.reading import read_count, read_tensor
@@ -130,13 +129,12 @@ def _exchanged(allowed: AllowedSet, words: Choices, gradient: Tensor) -> Tensor:
 
 
 def _looseness(network: Network, group: Sequences, allowed: AllowedSet) -> Tensor:
-    """The mean over a batch of the logarithm of the squared widths of its boxes; 0 for what does not move."""
+    """The mean over a batch of the logarithm of one more than the squared widths of its boxes."""
     box, center = allowed.box(), allowed.center
     part = Interval(center + SHARE * (box.lower - center), center + SHARE * (box.upper - center))
     with torch.autocast(group.values.device.type, enabled=False):
         widths = squared_widths(network.live(group), part) / SHARE**2
-    logarithm = widths.clamp(min=tiny(widths.dtype)).log()
-    return torch.where(allowed.eps > 0, logarithm, 0.0).mean()
+    return widths.log1p().mean()
 
 
 def _shaped(points: Tensor, group: Sequences, like: Tensor) -> Tensor:

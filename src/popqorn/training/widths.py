@@ -18,21 +18,26 @@ from popqorn.tape.tape import Tape
 
 def squared_widths(tape: Tape, box: Interval) -> Float[Tensor, " batch"]:
     """The sum of the squared widths of all operands of nonlinear nodes, over a box of inputs `[batch, frames, features]`."""
+    boxes = boxes_along(tape, box)
     operands = {source for node in tape.nodes if not node.linear for source in node.sources}
-    boxes: list[Interval] = []
     total = box.lower.new_zeros(len(box.lower))
-    for position, node in enumerate(tape.nodes):
+    for position in sorted(operands):
+        total = total + (boxes[position].upper - boxes[position].lower).square().sum(-1)
+    return total
+
+
+def boxes_along(tape: Tape, box: Interval) -> list[Interval]:
+    """The box of every node, by interval arithmetic; with gradients, and not rounded outwards: no proof."""
+    boxes: list[Interval] = []
+    for node in tape.nodes:
         if isinstance(node, Input):
-            found = Interval(box.lower[:, node.frame], box.upper[:, node.frame])
+            boxes.append(Interval(box.lower[:, node.frame], box.upper[:, node.frame]))
         elif not node.sources:
-            found = Interval(node.evaluate(), node.evaluate())
+            boxes.append(Interval(node.evaluate(), node.evaluate()))
         else:
             sources = [boxes[source] for source in node.sources]
-            found = _affine(node, sources) if isinstance(node, Affine) else node.image(*sources)
-        boxes.append(found)
-        if position in operands:
-            total = total + (found.upper - found.lower).square().sum(-1)
-    return total
+            boxes.append(_affine(node, sources) if isinstance(node, Affine) else node.image(*sources))
+    return boxes
 
 
 def _affine(node: Affine, operands: Sequence[Interval]) -> Interval:
