@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import popqorn
@@ -45,3 +48,47 @@ def test_bundled_networks_read_the_bundled_digits(kind: str) -> None:
     assert bundled.test_accuracy(kind) >= 0.95
     decisions = bundled.load_model(kind).double()(inputs).argmax(-1)
     assert (decisions == labels).double().mean() >= 0.95
+
+
+def test_a_model_file_is_robustified(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = popqorn.SequenceClassifier(nn.GRU(2, 4), nn.Linear(4, 2))
+    labels = torch.randint(2, (120,))
+    inputs = torch.randn(120, 3, 2) * 0.3 + (2 * labels - 1).view(-1, 1, 1)
+    popqorn.save(model, tmp_path / "model.safetensors")
+    np.savez(tmp_path / "data.npz", x=inputs.numpy(), y=labels.numpy())
+    given = ["robustify", str(tmp_path / "model.safetensors"), str(tmp_path / "data.npz"), "--batch", "10", "--epochs", "12"]
+    out = tmp_path / "robust.safetensors"
+    result = runner.invoke(app, [*given, "--eps", "0.2", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "<- kept" in result.output
+    found = popqorn.load(out)
+    assert isinstance(found, popqorn.SequenceClassifier)
+    assert popqorn.verify(found, inputs, 0.2, labels=labels).certified.double().mean() > 0.8
+    assert not list(tmp_path.glob("*.epochs"))
+    wrong = runner.invoke(app, [*given, "--eps", "-1", "--out", str(out)])
+    assert wrong.exit_code == 1
+    assert "eps holds -1" in wrong.output
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ("nothing.safetensors", "data.npz", "does not exist"),
+        ("no.such.module:make", "data.npz", "importable from here"),
+        ("model.safetensors", "missing.npz", "missing.npz"),
+        ("model.safetensors", "other.npz", "must hold x and y"),
+        ("model.safetensors", "broken.npz", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_robustified_is_named(
+    model: str, data: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    popqorn.save(popqorn.SequenceClassifier(nn.GRU(2, 4), nn.Linear(4, 2)), "model.safetensors")
+    np.savez("data.npz", x=np.zeros((4, 3, 2), np.float32), y=np.zeros(4, np.int64))
+    np.savez("other.npz", images=np.zeros(3))
+    Path("broken.npz").write_bytes(b"PK\x03\x04 and no more")
+    result = runner.invoke(app, ["robustify", model, data, "--eps", "0.1"])
+    assert result.exit_code == 1
+    assert message in " ".join(result.output.split())

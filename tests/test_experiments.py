@@ -65,6 +65,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certifiable, "RECIPE", certifiable.CertifiableRecipe(epochs=2, batch=20, learning_rate=2e-2))
     monkeypatch.setattr(certifiable, "QUICK", (certifiable.Case("lstm_2x4", "lstm", 2, 0.02, 2),))
     monkeypatch.setattr(certifiable, "HIDDEN", 4)
+    monkeypatch.setattr(certifiable, "STRENGTHS", (0.1,))
     monkeypatch.setattr(signals, "SPEECH_RECIPE", QUICKLY)
     monkeypatch.setattr(signals, "ECG_RECIPE", QUICKLY)
 

@@ -19,8 +19,7 @@ STAGES = (
     ("task", "found", "tighten", "search"),
     ("attacks", "certificate", "branches", "splitting", "radii"),
     ("api", "curve", "clever", "bracket", "cost"),
-    ("training",),
-    ("__init__", "bundled", "experiments"),
+    ("training", "given", "__init__", "bundled", "experiments"),
     ("report",),
     ("cli",),
 )
