@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import popqorn
 import sets
 from popqorn.bounds.split.cells import Cells, Space, axes_of
 from popqorn.branches import ByPlanes
 from popqorn.regions.cell import CellOfBall
-from popqorn.splitting import _ways
+from popqorn.splitting import _race, _ways
 from popqorn.status import Status
 from test_soundness import FEATURES, FRAMES, random_inputs, random_model
 from test_split_cells import asked
@@ -153,7 +153,7 @@ def test_more_is_proven_than_by_planes_alone() -> None:
     plain = popqorn.certify(model, inputs, region=region, tolerance=0.05)
     task = replace(asked(model, inputs, region).centered())
     forms, planes = _ways(task, float(plain.radius), math.inf, 1e-3, decide=False)
-    while planes.evaluations < 150:
+    for _ in range(60):
         planes.step()
     assert planes.nearest > 1.2 * float(plain.radius)
     found = popqorn.verify(model, inputs, 0.99 * planes.nearest, region=region, method="split", seconds=30)
@@ -193,3 +193,105 @@ def test_counterexamples_are_shared() -> None:
     other.broken = 0.7
     one.learn(other)
     assert one.broken == 0.5
+
+
+# ---- what a referee found ----------------------------------------------------------------------------------------------------
+
+
+class Step(nn.Module):
+    """A jump of the decision at a tiny negative first feature."""
+
+    def __init__(self, weight: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(3, 1, batch_first=True)
+        self.out = nn.Linear(1, 2)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.zero_()
+            self.rnn.weight_ih_l0[0, 0], self.rnn.bias_ih_l0[0] = weight, 4.0
+            self.out.weight[0, 0], self.out.weight[1, 0] = 1.0, -1.0
+        self.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x)[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    ("weight", "start", "end", "dtype"), [(2.7e6, 100.0, -3e-6, torch.float32), (2.0**56, 1.0, -(2.0**-53), F64)]
+)
+def test_ends_that_are_rounded_far_from_the_centre_are_no_way_out(
+    weight: float, start: float, end: float, dtype: torch.dtype
+) -> None:
+    model, inputs = Step(weight, dtype), torch.tensor([[[start, 0, 0]]], dtype=dtype)
+    lower, upper = torch.tensor([[end, -1, -1]], dtype=dtype), torch.tensor([[start, 1, 1]], dtype=dtype)
+    assert int(model(inputs).argmax()) != int(model(lower.unsqueeze(0)).argmax())
+    regions = [(popqorn.Box(lower, upper), None)]
+    regions += [(popqorn.Ball(norm, clip=(lower, upper)), 2 * start) for norm in (math.inf, 2)]
+    for region, eps in regions:
+        found = popqorn.verify(model, inputs, eps, region=region, method="split", seconds=0.5, dtype=dtype)
+        assert not bool(found.certified), region
+    curve = popqorn.curve(model, inputs, [0.5 * start, 2 * start], region=regions[1][0], method="split", seconds=0.3, dtype=dtype)
+    assert not bool(curve.proven[0, 1])
+
+
+def taxi(limit: float = math.inf, broken: float = math.inf) -> ByPlanes:
+    """A network whose margin is `3 - |x1| - |x2| - |x3|`: broken at 1 for p = inf, and nowhere nearer."""
+    model = popqorn.SequenceClassifier(nn.RNN(3, 6, nonlinearity="relu"), nn.Linear(6, 2)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.rnn.weight_ih_l0.copy_(torch.cat([torch.eye(3), -torch.eye(3)]))
+        model.head.weight[1], model.head.bias[0] = 1.0, 3.0
+    task = asked(model, torch.zeros(1, 1, 3, dtype=F64), popqorn.Ball()).centered()
+    return ByPlanes(task, Space.of(task.allowed), limit, 1e-3, False, 0.9, task.allowed.center[0], broken)
+
+
+@pytest.mark.parametrize(("limit", "broken"), [(math.inf, math.inf), (1.3, math.inf), (2.5, 0.95), (0.8, math.inf)])
+def test_no_cell_is_said_to_be_safer_than_it_is(limit: float, broken: float) -> None:
+    search = taxi(limit, broken)
+    for _ in range(60):
+        search.step()
+        ends = torch.maximum(search.cells.lower.abs(), search.cells.upper.abs())
+        reached = torch.minimum(ends, search.cells.safe.unsqueeze(1)).sum(-1)
+        begun = search.space.distance(search.cells.lower, search.cells.upper) < (1 - 1e-9) * search.cells.safe
+        assert (reached[begun] <= 3 + 1e-9).all()
+        assert search.proven <= min(1 + 1e-9, broken)
+        if search.settled:
+            break
+    assert search.nearest > min(0.98, limit, 0.999 * broken)
+    assert search.evaluations >= 1
+
+
+def test_counterexamples_are_found_on_the_way() -> None:
+    search = taxi()
+    search.size = 4.0
+    for _ in range(8):
+        search.step()
+    assert 1 <= search.broken < 2
+    assert float(search.task.margins.of(search.task.tape(search.point.unsqueeze(0))).min()) <= 0
+
+
+def test_a_cell_without_width_is_cut_along_another_axis() -> None:
+    search = taxi()
+    cells = search.cells
+    flat = replace(cells, lower=cells.lower.clone(), upper=cells.upper.clone(), axes=torch.zeros_like(cells.axes))
+    flat.lower[0, 0] = flat.upper[0, 0] = 0.1
+    search.cells = replace(flat, failed=torch.full_like(flat.failed, 0.3))
+    search._cut(torch.ones(1, dtype=torch.bool), 0.3)
+    assert len({tuple(row) for row in torch.cat([search.cells.lower, search.cells.upper], 1).tolist()}) == len(search.cells) > 1
+
+
+def test_the_rest_goes_to_whoever_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = [taxi(), taxi()]
+    ran: list[int] = []
+
+    def run(self: ByPlanes, deadline: float) -> None:
+        ran.append(next(place for place, way in enumerate(ways) if way is self))
+
+    monkeypatch.setattr(ByPlanes, "run", run)
+    for ahead in (0, 1):
+        for place, way in enumerate(ways):
+            way.cells = replace(way.cells, safe=torch.full_like(way.cells.safe, 0.5 if place == ahead else 0.2))
+        ran.clear()
+        _race(list(ways), 1.0)
+        assert ran == [0, 1, ahead]

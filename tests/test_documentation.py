@@ -55,13 +55,16 @@ def names(features: int = 5) -> dict[str, Any]:
         "lower": inputs - 0.1,
         "upper": inputs + 0.1,
         "drift": 0.1,
+        "batches": [(inputs, model(inputs).argmax(-1))],
+        "steps": 40,
+        "optimiser": torch.optim.Adam(model.parameters()),
         "glove": glove,
         "tokens": tokens,
         "synonyms": {word: [(word + 1) % 9] for word in range(9)},
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/training.md"])
 def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("popqorn.attacks.pgd.ROUNDS", 2)

@@ -352,7 +352,7 @@ def test_bad_data_is_named() -> None:
     model, inputs, labels = trained()
     with pytest.raises(ValueError, match="labels are 3 for 600 inputs"):
         robustify(model, inputs, labels[:3], 0.1)
-    with pytest.raises(ValueError, match="validation is 0 of 600"):
+    with pytest.raises(ValueError, match="validation is 0 of 600 samples"):
         robustify(model, inputs, labels, 0.1, validation=0.0)
     with pytest.raises(ValueError, match="eps"):
         robustify(model, inputs, labels, -0.1)

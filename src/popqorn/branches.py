@@ -210,7 +210,9 @@ class ByPlanes(Branches):
         taken, left = self._nearest(failed, max(1, min(self.groups, PROOFS // 4)))
         cells = self.cells.select(taken)
         near = replace(cells, **self.space.cut_off(cells, goal))
-        lower, upper = near.cut()
+        wide = near.upper - near.lower
+        axes = torch.where(wide.gather(1, near.axes) > 0, near.axes, wide.argmax(1, keepdim=True))
+        lower, upper = replace(near, axes=axes).cut()
         good, axes = self._bounded(lower, upper)
         self._look(((lower + upper) / 2)[~good])
         lower = torch.where(lower == near.lower.unsqueeze(1), cells.lower.unsqueeze(1), lower)

@@ -87,7 +87,9 @@ def _with(found: SearchResult, number: int, search: Branches) -> SearchResult:
     count[number] += search.evaluations
     if search.proven > float(eps[number]):
         eps[number], margins[number] = search.proven, search.margins
-        failed[number] = math.inf if search.endless and not len(search.cells) else search.nearest
+        unbroken = math.isinf(search.broken) or search.broken > search.limit
+        endless = search.endless and not len(search.cells) and unbroken
+        failed[number] = math.inf if endless else min(search.nearest, search.broken)
     return replace(found, eps=eps, failed=failed, margins=margins, evaluations=count)
 
 

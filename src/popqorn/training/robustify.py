@@ -83,15 +83,14 @@ def robustify(
     eps = float(read_eps(eps, 1, inputs.new_zeros((), dtype=torch.float64))[0])
     if len(inputs) != len(labels):
         raise ValueError(f"labels are {len(labels)} for {len(inputs)} inputs; pass one per sample")
-    if not 0 < validation < 1 or int(validation * len(inputs)) < 1 or batch > len(inputs):
+    if not 0 < validation < 1 or len(inputs) < 2:
         raise ValueError(
-            f"validation is {validation:g} of {len(inputs)} samples, and a batch {batch}; both parts must have samples, and a "
-            "batch no more than there are"
+            f"validation is {validation:g} of {len(inputs)} samples; pass a share between 0 and 1, of two samples or more"
         )
     with torch.random.fork_rng():
         torch.manual_seed(read_seed(seed))
         order = torch.randperm(len(inputs), device=inputs.device)
-        held, used = order.split([held := int(validation * len(inputs)), len(inputs) - held])
+        held, used = order.tensor_split([max(1, int(validation * len(inputs)))])
         watch = Watch(progress, "training", epochs * -(-len(used) // batch))
         options = {"region": region, "strength": strength}
         samples = _Samples(inputs[used], labels[used], inputs[held], labels[held], eps, options)

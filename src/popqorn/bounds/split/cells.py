@@ -123,7 +123,9 @@ class Space:
         nearest = torch.minimum(torch.maximum(self.center, lower), upper)
         point = self.points(nearest)
         down, up = (torch.zeros_like(point).flatten(1) for _ in range(2))
-        down[:, self.places], up[:, self.places] = nearest - lower, upper - nearest
+        # ends of regions are sums with the centre, and rounded like those: a cell near 0 may lie far from it
+        rounded = FEW * torch.finfo(lower.dtype).eps * (self.center.abs() + torch.maximum(lower.abs(), upper.abs()))
+        down[:, self.places], up[:, self.places] = nearest - lower + rounded, upper - nearest + rounded
         down, up = down.view_as(point), up.view_as(point)
         cut = allowed.within(point, down, up)
         return BoxSet(point, torch.ones_like(allowed.eps), allowed.still, down, up) if cut is None else cut
