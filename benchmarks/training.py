@@ -1,6 +1,6 @@
 """A step of certified training beside a plain step: seconds and ratios, from one run.
 
-    python benchmarks/training.py [--batch 256] [--rounds 30]
+python benchmarks/training.py [--batch 256] [--rounds 30]
 """
 
 import argparse
