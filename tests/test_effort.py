@@ -227,8 +227,7 @@ def decided(model: Any, inputs: Tensor) -> tuple[Tensor, Any]:
 def test_more_effort_never_ends_below_less_and_is_never_attacked(name: str, norm: float) -> None:
     model, inputs = random_model(name), random_inputs()[:1]
     radii = [
-        popqorn.certify(model, inputs, norm=norm, tolerance=0.05, **options).radius
-        for options in ({"method": "planes"}, *EFFORTS)
+        popqorn.certify(model, inputs, norm=norm, tolerance=0.2, **options).radius for options in ({"method": "planes"}, *EFFORTS)
     ]
     for less, more in itertools.pairwise(radii):
         assert (more >= less).all()

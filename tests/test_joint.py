@@ -272,7 +272,7 @@ def test_the_estimate_is_near_the_greatest_eigenvalue() -> None:
 @pytest.mark.parametrize(
     ("name", "region"),
     [
-        *((name, popqorn.Ball()) for name in MODELS),
+        *((name, popqorn.Ball()) for name in MODELS if name != "bidirectional stacked gru"),
         *((name, popqorn.Ball(2)) for name in ("rnn", "lstm", "gru")),
         *((name, popqorn.Ball(2, frames=[0])) for name in ("lstm", "gru")),
     ],

@@ -107,7 +107,7 @@ def tagging(seed: int = 0) -> tuple[popqorn.SequenceClassifier, Tensor]:
     return model, torch.rand(2, STEPS, 3, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("norm", [2.0, math.inf])
+@pytest.mark.parametrize("norm", [2.0])
 def test_steps_are_sound_under_attack(norm: float) -> None:
     """Within the radius of all steps none changes; within a step's own radius that one does not."""
     model, inputs = tagging()
