@@ -67,7 +67,7 @@ def test_a_model_file_is_robustified(tmp_path: Path) -> None:
     assert popqorn.verify(found, inputs, 0.2, labels=labels).certified.double().mean() > 0.8
     assert not list(tmp_path.glob("*.epochs"))
     wrong = runner.invoke(app, [*given, "--eps", "-1", "--out", str(out)])
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "eps holds -1" in wrong.output
 
 
@@ -77,7 +77,7 @@ def test_a_model_file_is_robustified(tmp_path: Path) -> None:
         ("nothing.safetensors", "data.npz", "does not exist"),
         ("no.such.module:make", "data.npz", "importable from here"),
         ("model.safetensors", "missing.npz", "missing.npz"),
-        ("model.safetensors", "other.npz", "must hold x and y"),
+        ("model.safetensors", "other.npz", "it must hold x"),
         ("model.safetensors", "broken.npz", "cannot be read"),
     ],
 )
@@ -90,5 +90,5 @@ def test_what_cannot_be_robustified_is_named(
     np.savez("other.npz", images=np.zeros(3))
     Path("broken.npz").write_bytes(b"PK\x03\x04 and no more")
     result = runner.invoke(app, ["robustify", model, data, "--eps", "0.1"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert message in " ".join(result.output.split())

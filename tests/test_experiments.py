@@ -1,7 +1,7 @@
 """The experiments, end to end on toy data: all outputs are there, a stopped run goes on, bad input is named."""
 
 import csv
-import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +18,14 @@ from popqorn.cli import app
 from popqorn.experiments import certifiable, frames, mnist, relaxations, signals, strokes, words
 from popqorn.experiments.networks import Architecture, Split, trained
 from popqorn.experiments.registry import EXPERIMENTS
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Store
 from popqorn.experiments.tracking import silent
 from popqorn.experiments.training import Recipe, accuracy, batches, stacked, train
-from popqorn.report.frames import spearman
+from popqorn.report.frames import rank_correlation
 from popqorn.report.registry import REPORTS
 from popqorn.report.words import Swaps, rival, sensitive_words, verdict
+from popqorn.runs.store import Store
 
 runner = CliRunner()
 QUICKLY = Recipe(epochs=12, batch=20, learning_rate=2e-2)
@@ -90,12 +91,12 @@ def test_an_experiment_leaves_page_tables_and_figures(name: str, toys: Path, tmp
             if output.endswith(".png")
             else len(list(csv.reader(content.decode().splitlines()))) > 1
         )
-    for row in Store.read(folder).rows("radii") if name == "mnist" else []:
+    for row in Results.read(folder).rows("radii") if name == "mnist" else []:
         assert 0 < row["certified"] < min(row["best"], row["cw"])
-    before = {path.name: path.read_text() for path in folder.glob("*.jsonl")}
+    before = list(Store.read(folder / "results.sqlite").rows(name))
     again = run(name, toys, tmp_path)
     assert again.exit_code == 0
-    assert {path.name: path.read_text() for path in folder.glob("*.jsonl")} == before, "what is done is not done again"
+    assert list(Store.read(folder / "results.sqlite").rows(name)) == before, "what is done is not done again"
     (folder / "index.html").unlink()
     assert runner.invoke(app, ["report", str(folder)]).exit_code == 0
     assert (folder / "index.html").exists()
@@ -119,9 +120,9 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
 
     monkeypatch.setattr(popqorn, "sensitivity", interrupted)
     stopped = run("ecg", toys, tmp_path)
-    assert stopped.exit_code == 130
+    assert stopped.exit_code == 3
     assert "goes on from there" in " ".join(stopped.output.split())
-    rows = Store.read(tmp_path / "ecg-quick").rows("frames")
+    rows = Results.read(tmp_path / "ecg-quick").rows("frames")
     assert len(rows) == 1
     partly = runner.invoke(app, ["report", str(tmp_path / "ecg-quick")])
     assert partly.exit_code == 0, "a report of what is done so far"
@@ -129,7 +130,7 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
     assert "Missing: 1 rows of frames (samples" in page, "and it says what is not"
     assert run("ecg", toys, tmp_path).exit_code == 0
     assert "Missing" not in (tmp_path / "ecg-quick" / "index.html").read_text()
-    finished = Store.read(tmp_path / "ecg-quick").rows("frames")
+    finished = Results.read(tmp_path / "ecg-quick").rows("frames")
     assert finished[:1] == rows
     assert len(finished) == 2
 
@@ -170,10 +171,10 @@ def test_a_log_file_is_told_as_it_goes(toys: Path, tmp_path: Path, small: None) 
 
 def test_results_of_other_settings_are_left_alone(toys: Path, tmp_path: Path, small: None) -> None:
     assert run("ecg", toys, tmp_path).exit_code == 0
-    about = tmp_path / "ecg-quick" / "about.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "popqorn": "0.0.1"}))
+    folder = tmp_path / "ecg-quick"
+    Store.read(folder / "results.sqlite").begin("ecg", {**Results.read(folder).about, "popqorn": "0.0.1"})
     refused = run("ecg", toys, tmp_path)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "popqorn '0.0.1'" in refused.output
     assert "--fresh" in refused.output
     assert "Traceback" not in refused.output
@@ -185,40 +186,48 @@ def test_bad_arguments_are_named(toys: Path, tmp_path: Path) -> None:
     assert unknown.exit_code == 2
     assert "imagenet" in unknown.output
     missing = run("mnist", tmp_path / "nowhere", tmp_path)
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "mnist.npz" in missing.output
     assert "yann.lecun.com" in missing.output
     nothing = runner.invoke(app, ["report", str(tmp_path)])
-    assert nothing.exit_code == 1
-    assert "about.json" in nothing.output
+    assert nothing.exit_code == 2
+    assert "results.sqlite" in nothing.output
 
 
-# ---- the store ---------------------------------------------------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "new", {"experiment": "mnist"})
-    store.append("radii", [{"sample": 0}, {"sample": 1}])
-    path = tmp_path / "new" / "radii.jsonl"
-    path.write_text(path.read_text() + '{"sample": 2, "rad')
-    assert store.todo("radii", range(4)) == [2, 3]
-    store.append("radii", [{"sample": 2}])
-    assert [row["sample"] for row in store.rows("radii")] == [0, 1, 2]
-    path.write_text('nonsense\n{"sample": 2}\n')
-    with pytest.raises(ValueError, match="line 1"):
-        store.rows("radii")
+def test_tables_groups_and_what_is_left_of_them(tmp_path: Path) -> None:
+    results = Results.open(tmp_path, {"experiment": "mnist"})
+    groups = [{"norm": 2.0}, {"norm": math.inf}]
+    results.plan("radii", [4, 5, 6], groups)
+    results.plan("radii", [4, 5, 6], groups)
+    results.add("radii", groups[1], [(5, {"radius": math.inf}), (4, {"radius": 0.5})])
+    results.note("networks", {"name": "lstm"})
+    results.note("networks", {"name": "lstm"})
+    assert results.rows("networks") == [{"name": "lstm"}]
+    assert results.rows("radii") == [
+        {"norm": math.inf, "sample": 4, "radius": 0.5},
+        {"norm": math.inf, "sample": 5, "radius": math.inf},
+    ]
+    assert results.todo("radii", [4, 5, 6], norm=math.inf) == [6]
+    assert results.missing() == [("radii", groups[0], [4, 5, 6]), ("radii", groups[1], [6])]
+    Results.forget(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_unreadable_results_are_named(tmp_path: Path) -> None:
-    (tmp_path / "about.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"about\.json"):
-        Store.read(tmp_path)
-    (tmp_path / "about.json").write_text('{"experiment": "chess"}')
-    assert "chess" in runner.invoke(app, ["report", str(tmp_path)]).output
-    (tmp_path / "about.json").write_text('{"experiment": "strokes"}')
-    assert "holds no radii yet" in runner.invoke(app, ["report", str(tmp_path)]).output
-    (tmp_path / "about.json").write_text('{"experiment": "relaxations"}')
-    assert "holds no radii yet" in runner.invoke(app, ["report", str(tmp_path)]).output
+    (tmp_path / "results.sqlite").write_text("nonsense" * 200)
+    with pytest.raises(OSError, match=r"results\.sqlite"):
+        Results.read(tmp_path)
+    for name, told in (("chess", "chess"), ("strokes", "holds no radii yet"), ("relaxations", "holds no radii yet")):
+        Results.forget(tmp_path)
+        Results.open(tmp_path, {"experiment": name})
+        assert told in runner.invoke(app, ["report", str(tmp_path)]).output
+    Results.forget(tmp_path)
+    Store.open(tmp_path / "results.sqlite")
+    with pytest.raises(ValueError, match="holds no experiment"):
+        Results.read(tmp_path)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------------------
@@ -267,9 +276,9 @@ def test_training_with_momentum_learns_too() -> None:
 
 
 def test_rank_correlation() -> None:
-    assert spearman([1, 2, 3, 4], [1, 10, 11, 90]) == pytest.approx(1)
-    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert np.isnan(spearman([1], [1]))
+    assert rank_correlation([1, 2, 3, 4], [1, 10, 11, 90]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert np.isnan(rank_correlation([1], [1]))
 
 
 def test_the_swap_statistic_finds_a_planted_effect() -> None:

@@ -5,7 +5,7 @@
 >>> popqorn.certify(model, inputs, region=popqorn.Ball(2, clip=(0, 1))).radius
 """
 
-from popqorn import training
+from popqorn import plot, training
 from popqorn._version import __version__
 from popqorn.api import bounds, certify, sensitivity, verify
 from popqorn.attacks.run import AttackResult, attack
@@ -23,6 +23,8 @@ from popqorn.regions.ball import Ball
 from popqorn.regions.box import Box
 from popqorn.regions.words import Words
 from popqorn.relax.activations import Activation, Concave, Convex, PiecewiseLinear, Sigmoidal, Smooth
+from popqorn.runs.plan import Plan
+from popqorn.runs.run import Run, run
 from popqorn.specs.decision import Decision
 from popqorn.specs.property import Property
 from popqorn.specs.tolerance import Tolerance
@@ -43,7 +45,9 @@ __all__ = [
     "Curve",
     "Decision",
     "PiecewiseLinear",
+    "Plan",
     "Property",
+    "Run",
     "Sensitivity",
     "SequenceClassifier",
     "Sigmoidal",
@@ -62,7 +66,9 @@ __all__ = [
     "curve",
     "estimate_cost",
     "load",
+    "plot",
     "register_activation",
+    "run",
     "save",
     "sensitivity",
     "supported_operations",

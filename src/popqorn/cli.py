@@ -1,4 +1,4 @@
-"""The command line: `popqorn demo`, `popqorn experiment NAME`, `popqorn report RESULTS`."""
+"""The command line: `popqorn demo`, `popqorn certify MODEL DATA`, `popqorn experiment NAME`, `popqorn report RESULTS`."""
 
 import math
 import time
@@ -15,21 +15,33 @@ from rich.table import Table
 
 import popqorn
 from popqorn import bundled
+from popqorn.commands import add_commands
 from popqorn.experiments.data import default_folder
 from popqorn.experiments.registry import EXPERIMENTS
+from popqorn.experiments.results import FILE as RESULTS_FILE
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Store
 from popqorn.experiments.tracking import Track
-from popqorn.given import read_samples_file, read_trainable
+from popqorn.given import read_trainable
+from popqorn.report import own
+from popqorn.report.completing import completing, newest
+from popqorn.report.evidence import Evidence
 from popqorn.report.figures import frame_sensitivity
+from popqorn.report.page import Report
 from popqorn.report.registry import report_of
+from popqorn.runs.data import read_data
+from popqorn.runs.local import Local
+from popqorn.runs.run import FILE as RUNS_FILE
+from popqorn.runs.run import FOLDER
+from popqorn.runs.store import Store
 from popqorn.training.loss import STRENGTH
+from popqorn.working import INTERRUPTED, NOT_MET, told, worked
 
 app = typer.Typer(
     help="POPQORN proves how far each frame of a sequence may move before a recurrent network changes its decision.",
     no_args_is_help=True,
-    add_completion=False,
 )
+add_commands(app)
 NORMS = (math.inf, 2.0, 1.0)
 RESULTS = Path("popqorn-results")
 SUMMARIES = "; ".join(f"{name} ({one.summary})" for name, one in EXPERIMENTS.items())
@@ -119,7 +131,7 @@ def _table(labels: list[int], decisions: list[int], radii: torch.Tensor) -> Tabl
 @app.command()
 def robustify(
     model: Annotated[str, typer.Argument(help="A .safetensors file of popqorn.save, or package.module:factory.")],
-    data: Annotated[Path, typer.Argument(help="An .npz file: x, [samples, frames, features], and y, the classes.")],
+    data: Annotated[Path, typer.Argument(help="A file with labels: .npz (x, y), .csv, .parquet.")],
     eps: Annotated[float, typer.Option(help="How far inputs move.")],
     norm: Annotated[float, typer.Option(help="The norm of the ball: 1, 2, inf or any number from 1 on.")] = math.inf,
     strength: Annotated[float, typer.Option(help="Larger: longer radii, less accuracy.")] = STRENGTH,
@@ -135,8 +147,8 @@ def robustify(
     Example: popqorn robustify digits.safetensors digits.npz --eps 0.02
     """
     console = Console()
-    with _errors_told(console):
-        network, (inputs, labels) = read_trainable(model), read_samples_file(data)
+    with told(console):
+        network, (inputs, labels) = read_trainable(model), read_data(data).stacked()
         kept = out.with_suffix(".epochs")
         with _tracker(console)("training", 1.0) as at:
             found = popqorn.training.robustify(
@@ -181,46 +193,60 @@ def experiment(
     chosen = EXPERIMENTS[name]
     count = samples or (chosen.quick_samples if quick else chosen.samples)
     folder = out / (f"{name}-quick" if quick else name)
-    with _errors_told(console):
-        store = chosen.open(name, folder, quick=quick, fresh=fresh)
+    with told(console):
+        results = chosen.open(name, folder, quick=quick, fresh=fresh)
         started = time.perf_counter()
         try:
-            chosen.run(store, Setup(data or default_folder(), out / "networks", count, quick, _tracker(console)))
+            chosen.run(results, Setup(data or default_folder(), out / "networks", count, quick, _tracker(console)))
         except KeyboardInterrupt:
             console.print(
                 f"Stopped. What is done is kept in [bold]{folder}[/bold]; the same command goes on from there, "
                 f"`popqorn report {folder}` shows what there is."
             )
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
         console.print(f"Done in {time.perf_counter() - started:.0f} s.")
-        _write(console, store)
+        _write(console, report_of(results), folder)
 
 
 @app.command()
-def report(results: Annotated[Path, typer.Argument(help="A folder that `popqorn experiment` wrote.")]) -> None:
-    """Write page, tables and pictures of results anew, finished or not."""
+def report(
+    results: Annotated[Path, typer.Argument(help="A store, or a folder with one; or what `popqorn experiment` wrote.")] = FOLDER,
+    run: Annotated[str | None, typer.Option(help="Which run of the store (default: the newest).")] = None,
+    require: Annotated[float | None, typer.Option(help="The size to which every sample must be proven.")] = None,
+    frames: Annotated[int, typer.Option(min=0, help="How many samples to ask frame by frame.")] = 5,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Attack nothing: write what the store holds.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page (default: beside the store).")] = None,
+) -> None:
+    """The page of a run: what is required, proven and open, for a safety case; or of an experiment, finished or not.
+
+    What such a page needs beside certified radii (attacks, sensitivities of some samples) is done first, unless --as-is is given.
+
+    Example: popqorn report popqorn-runs --require 0.01
+    """
     console = Console()
-    with _errors_told(console):
-        _write(console, Store.read(results))
+    with told(console):
+        if (results / RESULTS_FILE).is_file():
+            _write(console, report_of(Results.read(results)), results)
+            return
+        if results.is_dir() and not (results / RUNS_FILE).is_file():
+            raise ValueError(f"results: {str(results)!r} holds neither {RUNS_FILE} nor {RESULTS_FILE}; pass one that does")
+        store = Store.read(results / RUNS_FILE if results.is_dir() else results)
+        name = run or newest(store)
+        finished = as_is or all(worked(console, prepared, Local()) for prepared in completing(store, name, frames))
+        page = own.report(Evidence.of(store, name), require)
+        _write(console, page, out or store.path.with_name(f"report-{name}"))
+    if not finished:
+        raise typer.Exit(INTERRUPTED)
+    if require is not None and not page.data["requirement"]["met"]:  # type: ignore[index]
+        raise typer.Exit(NOT_MET)
 
 
-def _write(console: Console, store: Store) -> None:
-    found = report_of(store)
-    console.print(found.lead)
+def _write(console: Console, found: Report, folder: Path) -> None:
+    console.print(found.lead, soft_wrap=True, highlight=False)
     for value, meaning in found.facts:
         console.print(f"  [bold]{value}[/bold] {meaning}")
-    page, *others = found.write(store.folder, _tracker(console))
-    console.print(f"Page: [bold]{page}[/bold], beside {len(others)} tables and pictures.")
-
-
-@contextmanager
-def _errors_told(console: Console) -> Iterator[None]:
-    """Bad data and bad results end with a sentence, not with a traceback."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
-        console.print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
+    page, *others = found.write(folder, _tracker(console))
+    console.print(f"Page: [bold]{page}[/bold], beside {len(others)} tables and pictures.", soft_wrap=True)
 
 
 def _tracker(console: Console) -> Track:

@@ -13,13 +13,14 @@ import popqorn
 from popqorn.experiments import data
 from popqorn.experiments.mnist import CLASSES, PIXELS
 from popqorn.experiments.networks import Architecture, Split, trained
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
 from popqorn.experiments.signals import BEAT_CLASSES, BEAT_FRAMES, BEAT_SAMPLES
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Recipe, accuracy, stacked
 from popqorn.experiments.work import fill, unstopped
 from popqorn.readers.classifier import tape_of
 from popqorn.relax.relaxation import Interval
+from popqorn.runs.store import Row
 from popqorn.training.loss import STRENGTH
 from popqorn.training.widths import boxes_along
 
@@ -99,31 +100,36 @@ def ways(case: Case) -> list[CertifiableRecipe]:
     return others + [replace(base, way="certified", strength=strength) for strength in STRENGTHS]
 
 
-def run(store: Store, setup: Setup) -> None:
+def run(results: Results, setup: Setup) -> None:
     """Fill the tables `networks` (accuracies) and `samples` (what is proven and attacked)."""
     for case in QUICK if setup.quick else CASES:
         splits = cache(partial(_splits, case, setup))
         for seed in range(QUICK_SEEDS if setup.quick else SEEDS):
             for recipe in ways(case):
-                _measure(store, setup, case, recipe, seed, splits)
+                _measure(results, setup, case, recipe, seed, splits)
 
 
 def _measure(
-    store: Store, setup: Setup, case: Case, recipe: CertifiableRecipe, seed: int, splits: Callable[[], tuple[Split, Split, Split]]
+    results: Results,
+    setup: Setup,
+    case: Case,
+    recipe: CertifiableRecipe,
+    seed: int,
+    splits: Callable[[], tuple[Split, Split, Split]],
 ) -> None:
     group: Row = {"network": case.name, "way": recipe.way, "strength": recipe.strength, "seed": seed}
     title = f"{case.name}, {recipe.way}{f' {recipe.strength:g}' if recipe.strength else ''}, seed {seed}"
     name = f"training_{case.name}_{recipe.way}"
     model, clean = trained(setup, name, case.architecture, recipe, lambda: (splits()[0], splits()[2]), seed)
-    if not any(all(row[key] == value for key, value in group.items()) for row in store.rows("networks")):
+    if not any(all(row[key] == value for key, value in group.items()) for row in results.rows("networks")):
         held = splits()[1]
-        store.note("networks", {**group, "eps": case.eps, "clean": clean, "held": accuracy(model, held.inputs, held.labels)})
+        results.note("networks", {**group, "eps": case.eps, "clean": clean, "held": accuracy(model, held.inputs, held.labels)})
     order = torch.randperm(10**4, generator=torch.Generator().manual_seed(0)).tolist()
     count = len(splits()[2].labels)
     chosen = [number for number in order if number < count][: setup.samples]
     searched = set(chosen[:RADII])
     measure = partial(_rows, model, splits()[2], case.eps, searched)
-    fill(store, "samples", chosen, measure, setup.track, title, groups=[group], block=BLOCK)
+    fill(results, "samples", chosen, measure, setup.track, title, groups=[group], block=BLOCK)
 
 
 def _rows(model: popqorn.SequenceClassifier, test: Split, eps: float, searched: set[int], _: Row, block: list[int]) -> list[Row]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
 NEWS_CLASSES = ("sport", "world", "us", "business", "health", "entertainment", "sci_tech")
 QUESTION_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -196,8 +197,7 @@ def default_folder() -> Path:
     """`POPQORN_DATA`, else a folder in the user's cache."""
     if "POPQORN_DATA" in os.environ:
         return Path(os.environ["POPQORN_DATA"])
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return cache / "popqorn" / "data"
+    return user_cache_path("popqorn") / "data"
 
 
 def sha256(path: Path) -> str:

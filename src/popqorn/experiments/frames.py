@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 import popqorn
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Sequences
 from popqorn.experiments.work import fill, unstopped
+from popqorn.runs.store import Row
 
 TABLE = "frames"
 NORM = 2.0
@@ -18,7 +19,7 @@ TOLERANCE = 1e-2
 
 
 def measure(
-    store: Store,
+    results: Results,
     setup: Setup,
     model: popqorn.SequenceClassifier,
     inputs: Sequences,
@@ -38,7 +39,7 @@ def measure(
         return [{**row, **more(sample, row)}]
 
     # The walk is quadratic in the frames, and every frame is searched.
-    fill(store, TABLE, samples, measured, setup.track, "radius of every frame", cost=lambda sample: len(inputs[sample]) ** 3)
+    fill(results, TABLE, samples, measured, setup.track, "radius of every frame", cost=lambda sample: len(inputs[sample]) ** 3)
 
 
 def _radii(model: popqorn.SequenceClassifier, inputs: Tensor, label: Tensor) -> Row:

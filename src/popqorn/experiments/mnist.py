@@ -12,10 +12,11 @@ from torch import Tensor
 import popqorn
 from popqorn.experiments import data
 from popqorn.experiments.networks import Architecture, Split, Trained, trained
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Recipe, stacked
 from popqorn.experiments.work import fill, unstopped
+from popqorn.runs.store import Row
 
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
 SAMPLES, QUICK_SAMPLES = 1000, 5
@@ -80,7 +81,7 @@ class Digits:
         return trained(setup, f"mnist_{network.name}", network.architecture, RECIPE, splits)
 
 
-def run(store: Store, setup: Setup) -> None:
+def run(results: Results, setup: Setup) -> None:
     """Fill the tables `networks` and `radii` for the first test digits."""
     digits = Digits.read(setup.data)
     chosen = QUICK if setup.quick else NETWORKS
@@ -89,10 +90,10 @@ def run(store: Store, setup: Setup) -> None:
         model, accuracy = digits.network(network, setup)
         models.append(model)
         row = {"network": network.name, "kind": network.kind, "frames": network.frames, "hidden": network.hidden}
-        store.note("networks", {**row, "accuracy": accuracy})
+        results.note("networks", {**row, "accuracy": accuracy})
     for number, (network, model) in enumerate(zip(chosen, models, strict=True), start=1):
         fill(
-            store,
+            results,
             "radii",
             range(setup.samples),
             partial(_measure, digits, network, model),

@@ -10,15 +10,15 @@ import torch
 
 import popqorn
 from popqorn.experiments import certifiable, mnist, relaxations, signals, strokes, words
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Store
 
 
 @dataclass(frozen=True)
 class Experiment:
     """What to run, how many samples make the full protocol and a quick run, and the training that decides its numbers."""
 
-    run: Callable[[Store, Setup], None]
+    run: Callable[[Results, Setup], None]
     samples: int
     quick_samples: int
     recipe: Any
@@ -39,11 +39,11 @@ class Experiment:
             "seed": 0,
         }
 
-    def open(self, name: str, folder: Path, *, quick: bool, fresh: bool) -> Store:
+    def open(self, name: str, folder: Path, *, quick: bool, fresh: bool) -> Results:
         """The results of this experiment: begun, gone on with, or (`fresh`) begun anew."""
         if fresh:
-            Store.forget(folder)
-        return Store.open(folder, self.about(name, quick))
+            Results.forget(folder)
+        return Results.open(folder, self.about(name, quick))
 
 
 EXPERIMENTS = {

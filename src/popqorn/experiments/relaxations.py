@@ -10,10 +10,11 @@ import popqorn
 from popqorn.experiments import words
 from popqorn.experiments.mnist import Digits, Network
 from popqorn.experiments.networks import Split
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import stacked
 from popqorn.experiments.work import fill, unstopped
+from popqorn.runs.store import Row
 
 METHODS = ("planes", "lines", "constants", "interval")
 NETWORKS = tuple(Network(kind, frames, 32) for kind in ("lstm", "gru") for frames in (4, 7, 14))
@@ -24,22 +25,22 @@ TOLERANCE = 1e-2
 PAIRS_AT_ONCE = 1000
 
 
-def run(store: Store, setup: Setup) -> None:
+def run(results: Results, setup: Setup) -> None:
     """Fill the tables `networks`, `radii` (targeted, p = 2) and `pairs`."""
-    _digits(store, setup)
-    _word_pairs(store, setup)
+    _digits(results, setup)
+    _word_pairs(results, setup)
 
 
-def _digits(store: Store, setup: Setup) -> None:
+def _digits(results: Results, setup: Setup) -> None:
     digits = Digits.read(setup.data)
     chosen = QUICK if setup.quick else NETWORKS
     for number, network in enumerate(chosen, start=1):
         model, accuracy = digits.network(network, setup)
-        store.note("networks", {"network": network.name, "accuracy": accuracy})
+        results.note("networks", {"network": network.name, "accuracy": accuracy})
         certified = partial(_certified, model, digits.split(digits.test, network.frames), digits.targets)
         title = f"{network.name} ({number} of {len(chosen)})"
         groups = [{"network": network.name, "method": method} for method in METHODS]
-        fill(store, "radii", range(setup.samples), certified, setup.track, title, groups=groups, block=BLOCK)
+        fill(results, "radii", range(setup.samples), certified, setup.track, title, groups=groups, block=BLOCK)
 
 
 def _certified(model: popqorn.SequenceClassifier, digits: Split, targets: Tensor, group: Row, some: list[int]) -> list[Row]:
@@ -57,11 +58,11 @@ def _certified(model: popqorn.SequenceClassifier, digits: Split, targets: Tensor
     return [{"status": str(status), "radius": radius, "seconds": found.seconds / len(some)} for status, radius in each]
 
 
-def _word_pairs(store: Store, setup: Setup) -> None:
+def _word_pairs(results: Results, setup: Setup) -> None:
     """Per question and method the radius of every word, and how many words of the vocabulary lie within it."""
     vocabulary = words.Vocabulary.read(setup.data)
     model, accuracy = words.network(words.QUESTIONS, vocabulary, setup)
-    store.note("networks", {"network": "questions_lstm", "accuracy": accuracy})
+    results.note("networks", {"network": "questions_lstm", "accuracy": accuracy})
     texts = words.QUESTIONS.read(setup.data, "test")
     sentences = vocabulary.split(texts)
     vectors = vocabulary.frequent.double()
@@ -78,13 +79,13 @@ def _word_pairs(store: Store, setup: Setup) -> None:
         return [{"right": bool((radii > 0).any()), "radii": radii.tolist(), "substitutes": int(within.sum())}]
 
     chosen = words.usable(texts, words.LONGEST)[: setup.samples]
-    fill(store, "pairs", chosen, certified, setup.track, "questions", groups=[{"method": method} for method in METHODS])
+    fill(results, "pairs", chosen, certified, setup.track, "questions", groups=[{"method": method} for method in METHODS])
     for method in METHODS:
-        rows = [row for row in store.rows("pairs") if row["method"] == method and row["right"]]
+        rows = [row for row in results.rows("pairs") if row["method"] == method and row["right"]]
         if rows:
             mean = sum(sum(row["radii"]) for row in rows) / sum(len(row["radii"]) for row in rows)
             pairs = pairs_within(vectors, mean)
-            store.note("vocabulary", {"method": method, "questions": len(rows), "radius": mean, "pairs": pairs})
+            results.note("vocabulary", {"method": method, "questions": len(rows), "radius": mean, "pairs": pairs})
 
 
 def pairs_within(vectors: Tensor, radius: float) -> int:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from popqorn.experiments import data, frames
 from popqorn.experiments.networks import Architecture, Split, trained
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Recipe
+from popqorn.runs.store import Row
 
 SAMPLES, QUICK_SAMPLES = 300, 12
 HIDDEN = 32
@@ -42,7 +43,7 @@ def _mel_filters() -> NDArray[np.float64]:
     return np.clip(np.minimum((frequencies - low) / (middle - low), (high - frequencies) / (high - middle)), 0, None)
 
 
-def run_speech(store: Store, setup: Setup) -> None:
+def run_speech(results: Results, setup: Setup) -> None:
     """Fill the tables `networks` and `frames` for spoken digits; bands have mean 0 and deviation 1 over the training set."""
 
     @cache
@@ -60,17 +61,17 @@ def run_speech(store: Store, setup: Setup) -> None:
 
     architecture = Architecture("lstm", BANDS, HIDDEN, 10)
     model, accuracy = trained(setup, "speech_lstm", architecture, SPEECH_RECIPE, lambda: (split("train"), split("test")))
-    store.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
+    results.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
     recordings = split("test")
     chosen = _spread_over_classes(recordings, LONGEST if setup.quick else None)[: setup.samples]
 
     def picture(sample: int, row: Row) -> Row:
         return {"picture": [[round(value, 3) for value in frame] for frame in recordings.inputs[sample].tolist()]}
 
-    frames.measure(store, setup, model, recordings.inputs, recordings.labels, chosen, picture)
+    frames.measure(results, setup, model, recordings.inputs, recordings.labels, chosen, picture)
 
 
-def run_ecg(store: Store, setup: Setup) -> None:
+def run_ecg(results: Results, setup: Setup) -> None:
     """Fill the tables `networks` and `frames` for heart beats of patients the network has not seen."""
 
     @cache
@@ -80,14 +81,14 @@ def run_ecg(store: Store, setup: Setup) -> None:
 
     architecture = Architecture("lstm", BEAT_SAMPLES // BEAT_FRAMES, HIDDEN, len(BEAT_CLASSES))
     model, accuracy = trained(setup, "ecg_lstm", architecture, ECG_RECIPE, lambda: (split("train"), split("test")))
-    store.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
+    results.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
     beats = split("test")
 
     def trace(sample: int, row: Row) -> Row:
         about = {"label": BEAT_CLASSES[row["label"]], "decision": BEAT_CLASSES[row["decision"]]}
         return {**about, "trace": [[round(value, 4) for value in frame] for frame in beats.inputs[sample].tolist()]}
 
-    frames.measure(store, setup, model, beats.inputs, beats.labels, _spread_over_classes(beats)[: setup.samples], trace)
+    frames.measure(results, setup, model, beats.inputs, beats.labels, _spread_over_classes(beats)[: setup.samples], trace)
 
 
 def _spread_over_classes(split: Split, longest: int | None = None) -> list[int]:

@@ -7,16 +7,17 @@ import torch
 
 from popqorn.experiments import data, frames
 from popqorn.experiments.networks import Architecture, Split, trained
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Recipe
+from popqorn.runs.store import Row
 
 SAMPLES, QUICK_SAMPLES = 200, 8
 ARCHITECTURE = Architecture("lstm", data.PEN_FEATURES, 32, 10)
 RECIPE = Recipe(epochs=10, learning_rate=5e-3, weight_decay=1e-5)
 
 
-def run(store: Store, setup: Setup) -> None:
+def run(results: Results, setup: Setup) -> None:
     """Fill the tables `networks` and `frames` for test digits as the pen drew them."""
 
     @cache
@@ -25,14 +26,14 @@ def run(store: Store, setup: Setup) -> None:
         return Split([torch.from_numpy(item) for item in read.items], torch.from_numpy(read.labels))
 
     model, accuracy = trained(setup, "strokes_lstm", ARCHITECTURE, RECIPE, lambda: (split("train"), split("test")))
-    store.note("networks", {"network": "LSTM, 32 hidden", "accuracy": accuracy})
+    results.note("networks", {"network": "LSTM, 32 hidden", "accuracy": accuracy})
     digits = split("test")
     chosen = shortest(digits, setup.samples) if setup.quick else list(range(setup.samples))
 
     def drawn(sample: int, row: Row) -> Row:
         return {"points": digits.inputs[sample].tolist()}
 
-    frames.measure(store, setup, model, digits.inputs, digits.labels, chosen, drawn)
+    frames.measure(results, setup, model, digits.inputs, digits.labels, chosen, drawn)
 
 
 def shortest(digits: Split, samples: int) -> list[int]:

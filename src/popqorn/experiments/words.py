@@ -10,9 +10,10 @@ from torch import Tensor
 import popqorn
 from popqorn.experiments import data, frames
 from popqorn.experiments.networks import Architecture, Split, Trained, trained
+from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.store import Row, Store
 from popqorn.experiments.training import Recipe
+from popqorn.runs.store import Row
 
 SAMPLES, QUICK_SAMPLES = 500, 20
 HIDDEN = 32
@@ -74,11 +75,11 @@ def network(corpus: Corpus, vocabulary: Vocabulary, setup: Setup) -> Trained:
     return trained(setup, f"{corpus.name}_lstm", architecture, corpus.recipe, splits)
 
 
-def run(corpus: Corpus, store: Store, setup: Setup) -> None:
+def run(corpus: Corpus, results: Results, setup: Setup) -> None:
     """Fill the tables `networks` and `frames` for sentences of the test set."""
     vocabulary = Vocabulary.read(setup.data)
     model, accuracy = network(corpus, vocabulary, setup)
-    store.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
+    results.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
     texts = corpus.read(setup.data, "test")
     sentences = vocabulary.split(texts)
 
@@ -93,15 +94,15 @@ def run(corpus: Corpus, store: Store, setup: Setup) -> None:
         }
 
     chosen = usable(texts, LONGEST if setup.quick else None)[: setup.samples]
-    frames.measure(store, setup, model, sentences.inputs, sentences.labels, chosen, swapped)
+    frames.measure(results, setup, model, sentences.inputs, sentences.labels, chosen, swapped)
 
 
-def run_questions(store: Store, setup: Setup) -> None:
-    run(QUESTIONS, store, setup)
+def run_questions(results: Results, setup: Setup) -> None:
+    run(QUESTIONS, results, setup)
 
 
-def run_news(store: Store, setup: Setup) -> None:
-    run(NEWS, store, setup)
+def run_news(results: Results, setup: Setup) -> None:
+    run(NEWS, results, setup)
 
 
 def usable(texts: data.Texts, longest: int | None = None) -> list[int]:

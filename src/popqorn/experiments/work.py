@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.experiments.tracking import Track
 from popqorn.result import Result
+from popqorn.runs.store import Row
 
 R = TypeVar("R", bound=Result)
 
 
 def fill(
-    store: Store,
+    results: Results,
     table: str,
     samples: Sequence[int],
     measure: Callable[[Row, list[int]], list[Row]],
@@ -27,8 +28,8 @@ def fill(
     A group is what all its rows have in common (a norm, a method). `measure(group, some)` returns one row for each of `some`
     samples; sample and group are added here. `cost` weighs the samples for the time left.
     """
-    store.plan(table, samples, groups)
-    todo = [(group, store.todo(table, samples, **group)) for group in groups]
+    results.plan(table, samples, groups)
+    todo = [(group, results.todo(table, samples, **group)) for group in groups]
     total = len(groups) * sum(map(cost, samples))
     done = total - sum(cost(sample) for _, missing in todo for sample in missing)
     with track(title, total) as at:
@@ -37,7 +38,7 @@ def fill(
             for start in range(0, len(missing), block):
                 some = missing[start : start + block]
                 found = measure(group, some)
-                store.append(table, [{**group, "sample": sample, **row} for sample, row in zip(some, found, strict=True)])
+                results.add(table, group, zip(some, found, strict=True))
                 done += sum(map(cost, some))
                 at(done)
 

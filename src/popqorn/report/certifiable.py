@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import figures
 from popqorn.report.page import Cell, Report, Section, Table
+from popqorn.runs.store import Row
 
 Key = tuple[str, str, float]
 COLUMNS = (
@@ -24,13 +25,13 @@ COLUMNS = (
 )
 
 
-def report(store: Store) -> Report:
+def report(results: Results) -> Report:
     """Everything from the tables `networks` and `samples`."""
-    runs = _runs(store)
+    runs = _runs(results)
     if not runs:
-        raise ValueError(f"{str(store.folder)!r} holds no networks yet; run the experiment for a while before its report")
+        raise ValueError(f"{str(results.folder)!r} holds no networks yet; run the experiment for a while before its report")
     inside = sum(
-        row["attacked"] is not None and row["attacked"] < row["certified"] for row in store.rows("samples") if "attacked" in row
+        row["attacked"] is not None and row["attacked"] < row["certified"] for row in results.rows("samples") if "attacked" in row
     )
     table = _table(runs)
     gains = [row[-1] for row in table.rows if isinstance(row[-1], float) and str(row[1]).startswith("certified")]
@@ -45,18 +46,18 @@ def report(store: Store) -> Report:
             *([(f"{max(gains):.1f} x", "the certified radius of plain training, at most")] if gains else []),
         ],
         sections=[Section("What each way of training costs and gives", [table])],
-        settings=store.about,
+        settings=results.about,
         figures={"fronts.png": lambda path: figures.fronts(_fronts(runs), path)},
     )
 
 
-def _runs(store: Store) -> dict[Key, list[Row]]:
+def _runs(results: Results) -> dict[Key, list[Row]]:
     """Per network and way of training, one row of means for every seed."""
     samples: dict[tuple[str, str, float, int], list[Row]] = defaultdict(list)
-    for row in store.rows("samples"):
+    for row in results.rows("samples"):
         samples[row["network"], row["way"], row["strength"], row["seed"]].append(row)
     runs: dict[Key, list[Row]] = defaultdict(list)
-    for network in store.rows("networks"):
+    for network in results.rows("networks"):
         rows = samples[network["network"], network["way"], network["strength"], network["seed"]]
         if rows:
             runs[network["network"], network["way"], network["strength"]].append({**network, **_means(rows)})

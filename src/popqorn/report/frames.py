@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 import numpy as np
+from scipy.stats import spearmanr
 
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import svg
 from popqorn.report.page import Chart, Part, Section, Table
+from popqorn.runs.store import Row
 
 BINS = 10
 
@@ -21,10 +23,10 @@ class Frames:
     rows: list[Row]
 
     @staticmethod
-    def of(store: Store) -> "Frames":
-        networks, rows = store.rows("networks"), store.rows("frames")
+    def of(results: Results) -> "Frames":
+        networks, rows = results.rows("networks"), results.rows("frames")
         if not networks or not any(row["radii"] for row in rows):
-            raise ValueError(f"{str(store.folder)!r} holds no radii yet; run the experiment for a while before its report")
+            raise ValueError(f"{str(results.folder)!r} holds no radii yet; run the experiment for a while before its report")
         return Frames(networks[0], rows)
 
     @property
@@ -112,12 +114,11 @@ class Frames:
         return Table("samples", columns, rows, note)
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Rank correlation (ties by their order); NaN for fewer than three values."""
-    if len(first) < 3:
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's; NaN for fewer than three values, and where all are equal."""
+    if len(first) < 3 or min(len(set(first)), len(set(second))) < 2:
         return float("nan")
-    ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (first, second)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return float(spearmanr(first, second).statistic)
 
 
 def by_position(rows: Sequence[Row]) -> list[tuple[float, float, float, float]]:
@@ -150,7 +151,7 @@ def trend(rows: Sequence[Row], name: str, skip: int = 0) -> tuple[float, float]:
     for row in rows:
         pairs = [(place, value) for place, value in enumerate(row[name]) if place >= skip and value is not None]
         if len(pairs) >= 3:
-            found.append(spearman(*zip(*pairs, strict=True)))
+            found.append(rank_correlation(*zip(*pairs, strict=True)))
     return (fmean(found), fmean(value > 0 for value in found)) if found else (float("nan"), float("nan"))
 
 

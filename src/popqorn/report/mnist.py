@@ -6,19 +6,20 @@ from itertools import permutations
 from pathlib import Path
 from statistics import fmean, geometric_mean, median, pstdev
 
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import figures, paper, svg
 from popqorn.report.page import Cell, Chart, Report, Section, Table, Text
+from popqorn.runs.store import Row
 
 METHODS = {"certified": "POPQORN", "clever": "CLEVER-RNN", "cw": "C&W-Ada", "best": "best attack"}
 STYLES = {name: f"s{place}" for place, name in enumerate(METHODS.values())}
 Group = dict[tuple[str, str], list[Row]]
 
 
-def report(store: Store) -> Report:
+def report(results: Results) -> Report:
     """Everything from the tables `networks` and `radii`."""
-    networks = store.rows("networks")
-    groups = _decided_rightly(store.rows("radii"))
+    networks = results.rows("networks")
+    groups = _decided_rightly(results.rows("radii"))
     total = sum(map(len, groups.values()))
     violations = sum(not 0 < row["certified"] < row["best"] for rows in groups.values() for row in rows if row["best"])
     ratios = [row["best"] / row["certified"] for rows in groups.values() for row in rows if row["best"] and row["certified"]]
@@ -47,7 +48,7 @@ def report(store: Store) -> Report:
             *(Section(*section) for section in _charts(groups)),
             Section("Every sample", [_samples(groups)]),
         ],
-        settings=store.about,
+        settings=results.about,
         figures={
             "brackets.png": lambda path: _bracket_figure(groups, path),
             "radii.png": lambda path: _radii_figure(groups, path),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -138,6 +139,7 @@ class Report:
 
     - `lead`: what was found, in sentences anyone can read; `facts`: the few numbers behind them, with what they mean.
     - `settings`: what decides the numbers. `figures`: pictures for papers, name of the file and who draws it.
+    - `data`: the same for programs, written as `report.json`.
     """
 
     title: str
@@ -146,6 +148,7 @@ class Report:
     sections: Sequence[Section]
     settings: Mapping[str, Any]
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    data: Mapping[str, Any] | None = None
 
     @property
     def tables(self) -> list[Table]:
@@ -182,6 +185,8 @@ class Report:
         """Page, tables and pictures in `folder`; returns what was written, the page first."""
         folder.mkdir(parents=True, exist_ok=True)
         texts = {"index.html": self.html(), "report.md": self.markdown()}
+        if self.data is not None:
+            texts["report.json"] = json.dumps(self.data, indent=1, allow_nan=False) + "\n"
         texts |= {f"{table.name}.csv": table.csv() for table in self.tables}
         written = []
         for name, text in texts.items():

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import certifiable, mnist, relaxations, signals, strokes, words
 from popqorn.report.page import Report
+from popqorn.runs.store import Row
 
 MOST_NAMED = 10
-REPORTS: dict[str, Callable[[Store], Report]] = {
+REPORTS: dict[str, Callable[[Results], Report]] = {
     "mnist": mnist.report,
     "relaxations": relaxations.report,
     "strokes": strokes.report,
@@ -20,12 +21,12 @@ REPORTS: dict[str, Callable[[Store], Report]] = {
 }
 
 
-def report_of(store: Store) -> Report:
-    name = store.about["experiment"]
+def report_of(results: Results) -> Report:
+    name = results.about["experiment"]
     if name not in REPORTS:
-        raise ValueError(f"{str(store.folder)!r} holds results of {name!r}; reports exist for {', '.join(REPORTS)}")
-    report = REPORTS[name](store)
-    missing = [_told(*one) for one in store.missing()]
+        raise ValueError(f"{str(results.folder)!r} holds results of {name!r}; reports exist for {', '.join(REPORTS)}")
+    report = REPORTS[name](results)
+    missing = [_told(*one) for one in results.missing()]
     if not missing:
         return report
     notice = "This run was stopped before it was done. Missing: " + "; ".join(missing) + ". The same command goes on from there."

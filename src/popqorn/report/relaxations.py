@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from statistics import fmean, geometric_mean
 
 from popqorn.experiments.relaxations import METHODS
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import figures, paper, svg
 from popqorn.report.page import Cell, Chart, Report, Section, Table, Text
+from popqorn.runs.store import Row
 
 Radii = dict[str, dict[str, list[float]]]
 
 
-def report(store: Store) -> Report:
+def report(results: Results) -> Report:
     """Everything from the tables `networks`, `radii`, `pairs` and `vocabulary`."""
-    radii = _by_network(store.rows("radii"))
+    radii = _by_network(results.rows("radii"))
     if not radii:
-        raise ValueError(f"{str(store.folder)!r} holds no radii yet; run the experiment for a while before its report")
+        raise ValueError(f"{str(results.folder)!r} holds no radii yet; run the experiment for a while before its report")
     gains = {name: _gain(found) for name, found in radii.items()}
     samples = max(len(values) for found in radii.values() for values in found.values())
     lead = (
@@ -30,10 +31,10 @@ def report(store: Store) -> Report:
         sections=[
             Section("Mean certified radius on MNIST, p = 2", [_table(radii), *(Text(text) for text in _remarks(radii))]),
             Section("Distribution of radii", [_chart(name, found) for name, found in radii.items()]),
-            Section("Word pairs of the question classifier", [_pairs(store)]),
-            Section("Networks", [Table("networks", ["network", "test accuracy, %"], _networks(store))]),
+            Section("Word pairs of the question classifier", [_pairs(results)]),
+            Section("Networks", [Table("networks", ["network", "test accuracy, %"], _networks(results))]),
         ],
-        settings=store.about,
+        settings=results.about,
         figures={"relaxations.png": lambda path: figures.relaxations(_means(radii), path)},
     )
 
@@ -78,11 +79,11 @@ def _chart(name: str, found: dict[str, list[float]]) -> Chart:
     return Chart(svg.distributions(series, "radius, p = 2"), name, {method: f"s{place}" for place, method in enumerate(METHODS)})
 
 
-def _pairs(store: Store) -> Table:
+def _pairs(results: Results) -> Table:
     rows: list[list[Cell]] = []
-    latest = {row["method"]: row for row in store.rows("vocabulary")}
+    latest = {row["method"]: row for row in results.rows("vocabulary")}
     for method in METHODS:
-        found = [row for row in store.rows("pairs") if row["method"] == method and row["right"]]
+        found = [row for row in results.rows("pairs") if row["method"] == method and row["right"]]
         positive = [radius for row in found for radius in row["radii"] if radius > 0]
         if found and method in latest:
             typical = geometric_mean(positive) if positive else 0.0
@@ -97,5 +98,5 @@ def _pairs(store: Store) -> Table:
     return Table("pairs", columns, rows, note)
 
 
-def _networks(store: Store) -> list[list[Cell]]:
-    return [[row["network"], round(100 * row["accuracy"], 2)] for row in store.rows("networks")]
+def _networks(results: Results) -> list[list[Cell]]:
+    return [[row["network"], round(100 * row["accuracy"], 2)] for row in results.rows("networks")]

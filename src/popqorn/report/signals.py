@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Sequence
 
+from popqorn.experiments.results import Results
 from popqorn.experiments.signals import BEAT_SAMPLES, HOP, RATE
-from popqorn.experiments.store import Row, Store
 from popqorn.report import figures, svg
 from popqorn.report.frames import Frames, by_position, position_section, trend_told
 from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Report, Section, Text
+from popqorn.runs.store import Row
 
 SHOWN = 20
 BEAT_RATE = 120  # samples a second
 BEFORE_PEAK = 0.3  # seconds from the first sample to the R mark
 
 
-def report_speech(store: Store) -> Report:
+def report_speech(results: Results) -> Report:
     def heat(row: Row) -> str:
         return svg.columns(row["picture"], row["radii"], _moments(row, HOP / RATE))
 
@@ -22,10 +23,10 @@ def report_speech(store: Store) -> Report:
         "the certified radius of that moment alone (p = 2, in standard deviations of the bands)."
     )
     pictures = "spectrograms.png", figures.spectrograms, "picture"
-    return _report(store, "Spoken digits: the moments that decide", "recordings of spoken digits", text, heat, pictures)
+    return _report(results, "Spoken digits: the moments that decide", "recordings of spoken digits", text, heat, pictures)
 
 
-def report_ecg(store: Store) -> Report:
+def report_ecg(results: Results) -> Report:
     def heat(row: Row) -> str:
         return svg.trace(row["trace"], row["radii"], _moments(row, BEAT_SAMPLES / len(row["radii"]) / BEAT_RATE, -BEFORE_PEAK))
 
@@ -34,7 +35,7 @@ def report_ecg(store: Store) -> Report:
         "radius of that frame alone (p = 2, in mV)."
     )
     return _report(
-        store, "Heart beats: the moments that decide", "heart beats", text, heat, ("beats.png", figures.beats, "trace")
+        results, "Heart beats: the moments that decide", "heart beats", text, heat, ("beats.png", figures.beats, "trace")
     )
 
 
@@ -43,14 +44,14 @@ def _moments(row: Row, seconds: float, start: float = 0.0) -> list[str]:
 
 
 def _report(
-    store: Store,
+    results: Results,
     title: str,
     kind: str,
     text: str,
     heat: Callable[[Row], str],
     pictures: tuple[str, Callable[..., None], str],
 ) -> Report:
-    found = Frames.of(store)
+    found = Frames.of(results)
     shown: Sequence[Row] = found.right[:SHOWN]
     claim = f"Do later moments matter less? Over time {trend_told(found.right)}"
     charts = [
@@ -74,7 +75,7 @@ def _report(
             *found.overview("frame"),
             Section("Every sample", [found.table("frame")]),
         ],
-        settings=store.about,
+        settings=results.about,
         figures={
             file: lambda path: draw([(str(row["label"]), row[content], row["radii"]) for row in shown[:12]], path),
             "position.png": lambda path: figures.position(by_position(found.right), len(found.right), path),

@@ -4,18 +4,19 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from popqorn.experiments.frames import most_sensitive
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import figures, svg
 from popqorn.report.frames import Frames, by_position, position_section, trend_told
 from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Gallery, Report, Section, Text
+from popqorn.runs.store import Row
 
 SHOWN = 20
 CIRCLED = 3
 
 
-def report(store: Store) -> Report:
+def report(results: Results) -> Report:
     """Everything from the tables `networks` and `frames`."""
-    found = Frames.of(store)
+    found = Frames.of(results)
     shown = two_of_every_class(found.right)
     claims = _claims(found.right)
     drawings = [
@@ -54,7 +55,7 @@ def report(store: Store) -> Report:
             *found.overview("frame"),
             Section("Every digit", [found.table("frame")]),
         ],
-        settings=store.about,
+        settings=results.about,
         figures={
             "contact_sheet.png": lambda path: figures.pen_strokes([_drawn(row) for row in shown], path),
             "position.png": lambda path: figures.position(by_position(found.right), len(found.right), path),

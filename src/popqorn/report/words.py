@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
+from scipy.stats import bootstrap
 
 from popqorn.experiments.frames import most_sensitive
-from popqorn.experiments.store import Row, Store
+from popqorn.experiments.results import Results
 from popqorn.report import figures
 from popqorn.report.frames import Frames, by_position, position_section
 from popqorn.report.page import SENSITIVITY_LEGEND, Cell, Chart, Report, Section, Table, Text, Words
+from popqorn.runs.store import Row
 
 UNDERLINED = 3
 SHOWN = 40
@@ -55,10 +57,12 @@ class Swaps:
             nothing = float("nan")
             return Swaps(nothing, nothing, nothing, nothing, 0)
         table = np.array(pairs)
-        generator = np.random.default_rng(0)
-        drawn = table[generator.integers(0, len(table), (RESAMPLES, len(table)))].mean(1)
-        low, high = np.quantile(drawn[:, 0] - drawn[:, 1], (0.025, 0.975))
         rate, others = table.mean(0)
+        differences = table[:, 0] - table[:, 1]
+        low = high = differences.mean()
+        if np.ptp(differences):
+            interval = bootstrap((differences,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=0).confidence_interval
+            low, high = interval
         return Swaps(float(rate), float(others), float(low), float(high), len(pairs))
 
     def __str__(self) -> str:
@@ -97,16 +101,16 @@ def rival(rows: Sequence[Row]) -> str:
     )
 
 
-def report_questions(store: Store) -> Report:
-    return _report(store, "Experiment III: the words that decide a question's class", "questions")
+def report_questions(results: Results) -> Report:
+    return _report(results, "Experiment III: the words that decide a question's class", "questions")
 
 
-def report_news(store: Store) -> Report:
-    return _report(store, "Appendix B.4: the words that decide the topic of a news title", "news titles")
+def report_news(results: Results) -> Report:
+    return _report(results, "Appendix B.4: the words that decide the topic of a news title", "news titles")
 
 
-def _report(store: Store, title: str, kind: str) -> Report:
-    found = Frames.of(store)
+def _report(results: Results, title: str, kind: str) -> Report:
+    found = Frames.of(results)
     rows = found.right
     swaps = Swaps.of(rows, sensitive_words)
     return Report(
@@ -138,7 +142,7 @@ def _report(store: Store, title: str, kind: str) -> Report:
             *found.overview("word"),
             Section("Every sentence", [found.table("word")]),
         ],
-        settings=store.about,
+        settings=results.about,
         figures={
             "position.png": lambda path: figures.position(by_position(rows), len(rows), path),
             "sentences.png": lambda path: figures.sentences(

@@ -1,0 +1,96 @@
+"""What a store knows of one model on one set of data, brought together from all runs that asked about it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from popqorn.runs.run import proven_to
+from popqorn.runs.store import FAILED, Row, Store
+
+REGION = ("norm", "clip", "total", "frames", "within")
+WRONG = ("misclassified", "violated")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The rows by sample: `certified` (of `certify`, `verify` and `bracket`), `attacked` and `frames` (of `sensitivity`)."""
+
+    about: Row
+    certified: dict[int, Row]
+    attacked: dict[int, Row]
+    frames: dict[int, Row]
+
+    @staticmethod
+    def of(store: Store, name: str) -> "Evidence":
+        """All that was asked about the model, data and region of the run `name`, of any method: the largest proof counts."""
+        runs = store.runs()
+        if name not in runs:
+            raise ValueError(f"run is {name!r}, which the store does not hold; it holds {', '.join(runs) or 'none'}")
+        about = runs[name]
+        certified: dict[int, Row] = {}
+        attacked: dict[int, Row] = {}
+        frames: dict[int, Row] = {}
+        for other, its in runs.items():
+            if "plan" not in its or _asked(its) != _asked(about):
+                continue
+            for row in store.rows(other):
+                command = its["plan"]["command"]
+                if command == "sensitivity":
+                    frames.setdefault(row["sample"], row)
+                if command in ("certify", "verify", "bracket"):
+                    certified[row["sample"]] = _better(certified.get(row["sample"]), row)
+                if command in ("attack", "bracket") and row["status"] != FAILED:
+                    before = attacked.get(row["sample"])
+                    if before is None or row["attacked"] < before["attacked"]:
+                        attacked[row["sample"]] = row
+        return Evidence(about, dict(sorted(certified.items())), attacked, dict(sorted(frames.items())))
+
+    @property
+    def samples(self) -> list[int]:
+        return list(self.certified)
+
+    @property
+    def right(self) -> list[int]:
+        """Those for which the claim holds as they are."""
+        return [sample for sample, row in self.certified.items() if row["status"] not in (*WRONG, FAILED)]
+
+    def lower(self, samples: Sequence[int]) -> list[float]:
+        """What is proven; 0 where nothing is."""
+        return [radius_of(self.certified[sample]) for sample in samples]
+
+    def upper(self, samples: Sequence[int]) -> list[float]:
+        """What an attack reaches; infinite where none was found, NaN where none was tried, 0 for what is wrong as it is."""
+        return [0.0 if sample not in self.right else self._reached(sample) for sample in samples]
+
+    def _reached(self, sample: int) -> float:
+        return float(self.attacked[sample]["attacked"]) if sample in self.attacked else math.nan
+
+    def meeting(self, eps: float) -> list[int]:
+        """The samples that are proven to the size `eps`."""
+        return [sample for sample, row in self.certified.items() if proven_to(row, eps)]
+
+    def broken(self, eps: float) -> list[int]:
+        """The samples that are right as they are, and that an attack breaks within `eps`."""
+        return [sample for sample in self.right if self._reached(sample) <= eps]
+
+    @property
+    def violations(self) -> list[int]:
+        """Attacks inside a certified radius: none, or the program is wrong."""
+        return [sample for sample in self.right if self._reached(sample) < radius_of(self.certified[sample])]
+
+
+def radius_of(row: Row) -> float:
+    """What a row proves; 0 for failures."""
+    return float(row.get("radius") or 0.0)
+
+
+def _asked(about: Row) -> list[Any]:
+    plan = about["plan"]
+    return [about["weights"], about["data"], *(plan[name] for name in REGION)]
+
+
+def _better(first: Row | None, second: Row) -> Row:
+    if first is None or first["status"] == FAILED:
+        return second
+    return second if radius_of(second) > radius_of(first) else first

@@ -1,0 +1,1 @@
+"""Many samples, one model: rows that survive anything, on one process or many."""

@@ -1,0 +1,95 @@
+"""The engines of one machine: this process, or several."""
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import torch
+
+from popqorn.reading import read_count
+from popqorn.runs.engine import TRIES, Done, lost
+from popqorn.runs.store import Row
+from popqorn.runs.worker import Batch, Worker
+
+
+@dataclass(frozen=True)
+class Local:
+    """This process, one batch after the other."""
+
+    workers: int = 1
+
+    def work(self, worker: Worker, batches: Sequence[Batch], fresh: Callable[[Batch], Batch]) -> Iterator[Done]:
+        for batch in batches:
+            left = fresh(batch)
+            yield batch, worker.rows(left) if len(left) else []
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Several processes of this machine, each with the model loaded once and its share of the cores.
+
+    A process that dies (memory, a kill) is replaced and its batches are done again; one that kills every process is marked.
+    """
+
+    workers: int = max(1, (os.cpu_count() or 1) // 2)
+
+    def __post_init__(self) -> None:
+        read_count("workers", self.workers)
+
+    def work(self, worker: Worker, batches: Sequence[Batch], fresh: Callable[[Batch], Batch]) -> Iterator[Done]:
+        todo, tries = list(batches), Counter[Batch]()
+        while todo:
+            alone = any(tries[batch] for batch in todo)  # after a death: one at a time, to know whose fault it is
+            try:
+                with self._pool(worker, 1 if alone else self.workers) as pool:
+                    for batch, rows in _drained(pool, todo, fresh, self.workers + 1 if not alone else 1):
+                        todo.remove(batch)
+                        yield batch, rows
+            except BrokenProcessPool:
+                tries[todo[0]] += 1
+                if tries[todo[0]] >= TRIES:
+                    batch = todo.pop(0)
+                    yield batch, [(key, lost()) for key in fresh(batch).keys]
+
+    def _pool(self, worker: Worker, workers: int) -> ProcessPoolExecutor:
+        threads = max(1, (os.cpu_count() or 1) // self.workers)
+        context = multiprocessing.get_context("spawn")  # a fork copies locks of torch's threads
+        return ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(worker, threads))
+
+
+def _drained(pool: ProcessPoolExecutor, todo: Sequence[Batch], fresh: Callable[[Batch], Batch], ahead: int) -> Iterator[Done]:
+    """Answers as they come, never more than `ahead` batches out at once."""
+    waiting = list(todo)
+    out: dict[Future[list[tuple[str, Row]]], Batch] = {}
+    try:
+        while waiting or out:
+            while waiting and len(out) < ahead:
+                batch = waiting.pop(0)
+                left = fresh(batch)
+                if len(left):
+                    out[pool.submit(_answer, left)] = batch
+                else:
+                    yield batch, []
+            done, _ = wait(out, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield out.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+_worker: Worker | None = None  # of this process, set once when it begins
+
+
+def _begin(worker: Worker, threads: int) -> None:
+    global _worker
+    torch.set_num_threads(threads)
+    _worker = worker
+
+
+def _answer(batch: Batch) -> list[tuple[str, Row]]:
+    assert _worker is not None
+    return _worker.rows(batch)

@@ -1,0 +1,116 @@
+"""One process's share of a run: a model that is loaded once, and batches of samples in, rows out."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from popqorn.given import read_given_model
+from popqorn.readers.models import read_model
+from popqorn.reading import fingerprint
+from popqorn.runs.data import Samples
+from popqorn.runs.plan import Plan
+from popqorn.runs.store import FAILED, Row
+
+STOPPED = "stopped"
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some samples of a run, with the keys under which their rows are kept."""
+
+    keys: tuple[str, ...]
+    samples: tuple[int, ...]
+    inputs: tuple[Tensor | str, ...]
+    labels: tuple[int, ...] | None
+
+    def one(self, place: int) -> "Batch":
+        label = None if self.labels is None else (self.labels[place],)
+        return Batch((self.keys[place],), (self.samples[place],), (self.inputs[place],), label)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """`model` is a module, or how to get one: a file, `package.module:factory`."""
+
+    model: Any
+    plan: Plan
+
+    @cached_property
+    def _loaded(self) -> Any:
+        model = read_given_model(self.model)
+        return model.to(self.plan.device) if isinstance(model, torch.nn.Module) else model
+
+    def ready(self) -> str:
+        """Load the model; what it is, as a hash."""
+        return fingerprint(tensor for _, tensor in read_model(self._loaded).tensors())
+
+    def rows(self, batch: Batch) -> list[tuple[str, Row]]:
+        """One row per sample and its key. Where a batch fails, its samples are asked one by one, and those at fault say why."""
+        started = time.perf_counter()
+        try:
+            found = self._asked(batch)
+        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+            if len(batch) > 1:
+                return [row for place in range(len(batch)) for row in self.rows(batch.one(place))]
+            found = [{"decision": None, "status": FAILED, "error": f"{error}"}]
+        if any(STOPPED in (row["status"], row.get("attack_status")) for row in found):
+            raise KeyboardInterrupt
+        seconds = (time.perf_counter() - started) / len(batch)
+        labels: Sequence[int | None] = batch.labels or [None] * len(batch)
+        named = zip(batch.keys, labels, found, strict=True)
+        return [(key, {"label": label, **row, "seconds": seconds}) for key, label, row in named]
+
+    def _asked(self, batch: Batch) -> list[Row]:
+        inputs = [one if isinstance(one, str) else _floating(one).to(self.plan.device) for one in batch.inputs]
+        found = self.plan.ask(self._loaded, inputs, batch.labels)
+        decisions = self._decisions(inputs) if self.plan.spec is None else [None] * len(batch)
+        return [{"decision": decision, **row} for decision, row in zip(decisions, found, strict=True)]
+
+    def _decisions(self, inputs: Sequence[Any]) -> list[int | None]:
+        """What the model itself decides."""
+        network = read_model(self._loaded)
+        decided: list[int | None] = [None] * len(inputs)
+        for group in network.sequences(list(inputs), None, getattr(torch, self.plan.dtype)):
+            reading = network.reading(group, decides=True)
+            if len(reading.tape.shape) == 1:
+                for sample, decision in zip(group.samples.tolist(), reading.at_inputs.argmax(-1).tolist(), strict=True):
+                    decided[sample] = decision
+        return decided
+
+
+def _floating(tensor: Tensor) -> Tensor:
+    """Numbers of images and sensors are often stored as bytes; token ids (one axis) stay what they are."""
+    return tensor if tensor.is_floating_point() or tensor.dim() == 1 else tensor.double()
+
+
+def batches(keys: Mapping[int, str], samples: Samples, chosen: Sequence[int], size: int) -> list[Batch]:
+    """The chosen samples, `size` at a time, those of one shape together."""
+    inputs, labels = samples.inputs, samples.labels
+    order = sorted(chosen, key=lambda sample: (_shape(inputs[sample]), sample))
+    found = []
+    while order:
+        some = [sample for sample in order[:size] if _shape(inputs[sample]) == _shape(inputs[order[0]])]
+        order = order[len(some) :]
+        label = None if labels is None else tuple(labels[sample] for sample in some)
+        found.append(Batch(tuple(keys[s] for s in some), tuple(some), tuple(inputs[s] for s in some), label))
+    return sorted(found, key=lambda batch: batch.samples[0])
+
+
+def _shape(one: Tensor | str) -> tuple[int, ...]:
+    return () if isinstance(one, str) else tuple(one.shape)
+
+
+def without(batch: Batch, done: set[str]) -> Batch:
+    """The samples of a batch that have no row yet."""
+    left = [place for place, key in enumerate(batch.keys) if key not in done]
+    labels = None if batch.labels is None else tuple(batch.labels[place] for place in left)
+    keys, samples = tuple(batch.keys[place] for place in left), tuple(batch.samples[place] for place in left)
+    return Batch(keys, samples, tuple(batch.inputs[place] for place in left), labels)

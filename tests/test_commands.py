@@ -1,0 +1,210 @@
+"""The command line from a model file and a data file to rows and a page."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import popqorn
+from popqorn.cli import app
+from popqorn.commands import COMMANDS
+from popqorn.report.own import as_data
+from popqorn.runs.plan import Plan
+from popqorn.runs.store import Store
+
+SCHEMAS = Path(popqorn.__file__).parent / "report"
+FRAMES, FEATURES = 3, 2
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with model.onnx and data.npz, as the examples of all help texts name them."""
+    folder = tmp_path_factory.mktemp("files")
+    torch.manual_seed(0)
+    model = popqorn.SequenceClassifier(nn.LSTM(FEATURES, 4), nn.Linear(4, 2))
+    inputs = torch.randn(6, FRAMES, FEATURES)
+    popqorn.save(model, folder / "model.safetensors")
+    names: Any = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "n"}}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (inputs[:1],), str(folder / "model.onnx"), dynamo=False, **names)
+    np.savez(folder / "data.npz", x=inputs.numpy(), y=model(inputs).argmax(-1).numpy())
+    return folder
+
+
+@pytest.fixture
+def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def call(*words: str, code: int = 0) -> str:
+    result = runner.invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
+
+
+def validated(content: Any, name: str) -> None:
+    jsonschema.validate(content, json.loads((SCHEMAS / name).read_text()))
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "info", "report"])
+def test_the_example_of_every_help_text_runs(here: Path, command: str) -> None:
+    if command == "report":
+        call("certify", "model.onnx", "data.npz")
+    told = call(command, "--help")
+    (example,) = re.findall(r"Example: popqorn (.*?)(?: [╭│]|$)", told)
+    words = shlex.split(re.split(r"\s*[╭│]", example)[0])
+    assert words[0] == command
+    result = runner.invoke(app, words)
+    assert result.exit_code == ("not met" in result.output), result.output
+    if "--out" in words:
+        assert (here / words[words.index("--out") + 1]).stat().st_size > 0
+
+
+def test_rows_a_log_the_settings_and_the_schema(here: Path) -> None:
+    told = call("certify", "model.onnx", "data.npz", "--norm", "2", "--out", "r.jsonl", "--require", "1e-6")
+    assert "6 samples, 0 done before" in told
+    assert "Proven to 1e-06: 6 of 6" in told
+    rows = [json.loads(line) for line in Path("r.jsonl").read_text().splitlines()]
+    for row in rows:
+        validated(row, "row.schema.json")
+    assert list(rows[0])[:6] == ["sample", "label", "decision", "radius", "status", "seconds"]
+    (config,), (log,) = here.glob("popqorn-runs/*.toml"), here.glob("popqorn-runs/*.log")
+    assert Plan.of(Plan.read(config)) == Plan(norm=2.0)
+    assert "6 of 6 done" in log.read_text()
+    again = call("certify", "model.onnx", "data.npz", "--config", str(config), "--out", "again.csv")
+    assert "6 done before" in again
+    with Path("again.csv").open() as file:
+        assert [float(row["radius"]) for row in csv.DictReader(file)] == [row["radius"] for row in rows]
+    assert "0 done before" in call("certify", "model.onnx", "data.npz", "--config", str(config), "--norm", "inf"), "options win"
+
+
+def test_exit_codes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("certify", "model.onnx", "data.npz")
+    call(*given, "--require", "1e-6", code=0)
+    call(*given, "--require", "1e6", code=1)
+    call(*given, "--norm", "0.5", code=2)
+    call("certify", "none.onnx", "data.npz", code=2)
+
+    def stopped(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plan, "ask", stopped)
+    assert "goes on from there" in call(*given, "--norm", "1", code=3)
+
+
+def test_a_sample_at_fault_is_named_and_the_page_says_so(here: Path) -> None:
+    inputs = np.random.default_rng(0).normal(size=(5, FRAMES, FEATURES)).astype(np.float32)
+    inputs[3] = np.nan
+    np.savez("holes.npz", x=inputs)
+    told = call("certify", "model.onnx", "holes.npz", "--out", "r.csv")
+    assert "sample 3 failed" in told
+    with Path("r.csv").open() as file:
+        assert [row["status"] == "failed" for row in csv.DictReader(file)] == [False, False, False, True, False]
+    assert "not met: 4 of 5" in call("report", "--require", "1e-9", code=1)
+    (page,) = here.glob("popqorn-runs/report-*/index.html")
+    assert "NaN" in page.read_text()
+
+
+def test_the_page(here: Path) -> None:
+    call("certify", "model.onnx", "data.npz")
+    told = call("report", "--require", "1e-6", "--out", "page")
+    assert "Requirement met: 6 of 6" in told
+    names = {path.name for path in Path("page").iterdir()}
+    assert {"index.html", "report.md", "report.json", "samples.csv", "accuracy.png", "brackets.png"} <= names
+    page = Path("page/index.html").read_text()
+    places = [
+        page.index(f"{n}. {title}") for n, title in enumerate(("Domain", "Stability", "Sensitivity", "Relevance", "Reachab"), 1)
+    ]
+    assert places == sorted(places)
+    assert "http" not in re.sub(r"https?://(www\.w3\.org|purl\.org|creativecommons\.org|matplotlib\.org)\S*", "", page)
+    data = json.loads(Path("page/report.json").read_text())
+    validated(data, "report.schema.json")
+    assert data["requirement"] == {"eps": 1e-6, "proven": 6, "broken": 0, "met": True}
+    assert all(row["certified"] <= row["attacked"] for row in data["samples"] if row["attacked"] is not None)
+    assert len(data["sensitivity"]) == 5
+    curve = data["accuracy"]["curve"]
+    assert all(at["certified"] <= at["attacked"] for at in curve)
+    again = call("report", "--require", "1e-6", "--out", "page")
+    assert "attack:" not in again, "nothing is asked twice"
+
+
+def test_a_page_of_what_there_is(here: Path) -> None:
+    call("certify", "model.onnx", "data.npz")
+    call("report", "--as-is", "--out", "page")
+    page = Path("page/index.html").read_text()
+    assert "No requirement was given" in page
+    assert "were not attacked" in page
+    validated(json.loads(Path("page/report.json").read_text()), "report.schema.json")
+    assert "holds no runs" in call("report", str(Store.open(here / "empty.sqlite").path), code=2)
+    assert "does not exist" in call("report", "nowhere", code=2)
+    call("attack", "model.onnx", "data.npz", "--store", "other.sqlite")
+    assert "certify" in call("report", "other.sqlite", "--as-is", code=2)
+
+
+def test_a_model_that_changed_is_refused(here: Path) -> None:
+    call("certify", "model.safetensors", "data.npz")
+    torch.manual_seed(1)
+    popqorn.save(popqorn.SequenceClassifier(nn.LSTM(FEATURES, 4), nn.Linear(4, 2)), "model.safetensors")
+    assert "has changed since" in call("report", code=2)
+
+
+def test_the_largest_proof_and_the_best_attack_count(here: Path) -> None:
+    from popqorn.report.evidence import Evidence
+
+    for method in ("interval", "planes", "constants"):
+        found = popqorn.run("model.onnx", "data.npz", Plan(method=method), store="s.sqlite")
+    best = popqorn.run("model.onnx", "data.npz", Plan(), store="s.sqlite")
+    popqorn.run("model.onnx", "data.npz", Plan(norm=1.0), store="s.sqlite")
+    evidence = Evidence.of(Store.read(Path("s.sqlite")), found.name)
+    assert evidence.lower(evidence.samples) == [row["radius"] for row in best.rows]
+    assert as_data(evidence, None)["accuracy"]["clean"] == 1.0
+    assert evidence.violations == []
+
+
+def test_a_curve_as_rows_and_as_a_picture(here: Path) -> None:
+    call("curve", "model.onnx", "data.npz", "--out", "curve.png")
+    assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
+    call("curve", "model.onnx", "data.npz", "--out", "curve.csv")
+    with Path("curve.csv").open() as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert list(rows[0]) == ["size", "certified", "unbroken"]
+    assert all(row["certified"] <= row["unbroken"] for row in rows)
+    assert "curve.txt" in call("curve", "model.onnx", "data.npz", "--out", "curve.txt", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["certify", "model.onnx", "none.npz"], "none.npz"),
+        (["certify", "model.onnx", "data.npz", "--out", "r.xlsx"], "r.xlsx"),
+        (["certify", "model.onnx", "data.npz", "--engine", "slurm"], "slurm"),
+        (["certify", "model.onnx", "data.npz", "--config", "none.toml"], "none.toml"),
+        (["verify", "model.onnx", "data.npz"], "eps is None"),
+        (["certify", "data.npz", "data.npz"], "data.npz"),
+        (["certify", "no.module:make", "data.npz"], "importable"),
+    ],
+)
+def test_bad_calls_are_named(here: Path, words: list[str], message: str) -> None:
+    assert message in call(*words, code=2)
+
+
+def test_a_folder_that_may_not_be_written(here: Path) -> None:
+    Path("closed").write_text("a file, not a folder")
+    told = call("certify", "model.onnx", "data.npz", "--store", "closed/s.sqlite", code=2)
+    assert "another --store" in told
