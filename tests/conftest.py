@@ -1,6 +1,9 @@
 """Shared by all tests: shapes are checked, runs are repeatable, data that is absent is reported."""
 
+import os
 from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # small tensors; the test run itself is spread over processes, and starts some of its own
 
 import jaxtyping
 import pytest
@@ -14,7 +17,7 @@ import typecheck
 jaxtyping.jaxtyped = typecheck.jaxtyped
 install_import_hook("popqorn", "typecheck.check")
 
-torch.set_num_threads(1)  # small tensors; the test run itself is spread over processes
+torch.set_num_threads(1)
 settings.register_profile("popqorn", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
 settings.load_profile("popqorn")
 

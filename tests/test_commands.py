@@ -104,7 +104,7 @@ def test_exit_codes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Plan, "ask", stopped)
+    monkeypatch.setattr("popqorn.runs.worker.ask", stopped)
     assert "goes on from there" in call(*given, "--norm", "1", code=3)
 
 
@@ -162,6 +162,9 @@ def test_a_model_that_changed_is_refused(here: Path) -> None:
     torch.manual_seed(1)
     popqorn.save(popqorn.SequenceClassifier(nn.LSTM(FEATURES, 4), nn.Linear(4, 2)), "model.safetensors")
     assert "has changed since" in call("report", code=2)
+    call("certify", "model.safetensors", "data.npz")
+    np.savez("data.npz", x=np.zeros((6, FRAMES, FEATURES)), y=np.zeros(6, int))
+    assert "data: data.npz has changed since" in call("report", code=2)
 
 
 def test_the_largest_proof_and_the_best_attack_count(here: Path) -> None:
@@ -198,6 +201,11 @@ def test_a_curve_as_rows_and_as_a_picture(here: Path) -> None:
         (["verify", "model.onnx", "data.npz"], "eps is None"),
         (["certify", "data.npz", "data.npz"], "data.npz"),
         (["certify", "no.module:make", "data.npz"], "importable"),
+        (["certify", "model.onnx", "data.npz", "--scale", "1,two"], "pass std, or numbers"),
+        (["certify", "model.onnx", "data.npz", "--target", "1", "--within", "0.1"], "within and target"),
+        (["certify", "model.onnx", "data.npz", "--most", "1"], "pass synonyms"),
+        (["certify", "model.onnx", "data.npz", "--inequalities", "data.npz"], "rows and offset"),
+        (["sensitivity", "model.onnx", "data.npz", "--synonyms", "words.json"], "synonyms"),
     ],
 )
 def test_bad_calls_are_named(here: Path, words: list[str], message: str) -> None:

@@ -1,10 +1,11 @@
 """Runs: every sample one row, killed, shared or at fault as they may be."""
 
+import copy
+import importlib
 import math
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +20,18 @@ import torch
 from torch import nn
 
 import popqorn
+from popqorn.runs.ask import ask
 from popqorn.runs.engine import Done
 from popqorn.runs.engines import read_engine
-from popqorn.runs.local import Local, Processes
+from popqorn.runs.identity import identity
+from popqorn.runs.local import Local, Processes, _context
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import prepare
 from popqorn.runs.store import Row, Store
 from popqorn.runs.worker import Batch, Worker
 
 CLASSES, FRAMES, FEATURES = 3, 4, 2
+MANY = Plan(norm=2.0, batch=5)
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +89,17 @@ def test_frames_of_both_sides(folder: Path, tmp_path: Path) -> None:
 def test_a_run_goes_on_where_it_was_and_repeats_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = rows(popqorn.run(*given(folder), Plan(batch=5), store=tmp_path / "whole"))
     asked: list[int] = []
-    ask = Plan.ask
 
-    def counted(self: Plan, model: Any, inputs: Sequence[Any], labels: Any) -> list[Row]:
+    def counted(plan: Plan, model: Any, inputs: Sequence[Any], labels: Any) -> list[Row]:
         asked.append(len(inputs))
         if sum(asked) > 15:
             raise KeyboardInterrupt
-        return ask(self, model, inputs, labels)
+        return ask(plan, model, inputs, labels)
 
-    monkeypatch.setattr(Plan, "ask", counted)
+    monkeypatch.setattr("popqorn.runs.worker.ask", counted)
     with pytest.raises(KeyboardInterrupt):
         popqorn.run(*given(folder), Plan(batch=5), store=tmp_path / "s")
-    monkeypatch.setattr(Plan, "ask", ask)
+    monkeypatch.undo()
     told: list[tuple[int, int, int]] = []
     found = popqorn.run(
         *given(folder), Plan(batch=3), store=tmp_path / "s", tell=lambda done, all_of, new: told.append((done, all_of, len(new)))
@@ -139,6 +142,117 @@ def test_samples_that_are_listed_keep_their_numbers(folder: Path, tmp_path: Path
     some = popqorn.run(*given(folder), store=tmp_path / "s", samples=[7, 3], tell=lambda done, total, new: told.append(len(new)))
     assert rows(some) == [whole[7], whole[3]]
     assert not told, "they were known"
+
+
+# ---- what may happen, and what must hold -------------------------------------------------------------------------------------
+
+
+def test_shares_of_the_size(folder: Path, tmp_path: Path) -> None:
+    """`std`: each feature's standard deviation in the data; or numbers."""
+    model, data = popqorn.load(given(folder)[0]), np.load(given(folder)[1])
+    inputs, labels = torch.from_numpy(data["x"]), torch.from_numpy(data["y"])
+    share = inputs.double().flatten(0, 1).std(0, correction=0)
+    whole = popqorn.run(*given(folder), Plan(scale="std"), store=tmp_path / "s")
+    assert whole.about["plan"]["scale"] == pytest.approx(share.tolist())
+    proven = popqorn.certify(model, inputs, labels=labels, region=popqorn.Ball(scale=share.expand(FRAMES, -1)))
+    assert [row["radius"] for row in whole.rows] == pytest.approx(proven.radius.tolist(), rel=1e-3)
+    same = popqorn.run(*given(folder), Plan(scale=tuple(share.tolist())), store=tmp_path / "s")
+    assert same.name == whole.name
+    (row,) = popqorn.run(*given(folder), Plan(scale=(1.0, 2.0, 3.0)), store=tmp_path / "s", samples=1).rows
+    assert "scale has 3 numbers" in row["error"]
+    (row,) = popqorn.run(*given(folder), Plan("sensitivity", scale=(1.0, 0.0)), store=tmp_path / "s", samples=[1]).rows
+    assert all(low <= high for low, high in zip(row["frames"], row["frames_attacked"], strict=True))
+
+
+def test_a_target_and_inequalities(folder: Path, tmp_path: Path) -> None:
+    model, inputs = popqorn.load(given(folder)[0]), torch.from_numpy(np.load(given(folder)[1])["x"])
+    decisions = model(inputs).argmax(-1)
+    targeted = list(popqorn.run(given(folder)[0], inputs, Plan(target=0), store=tmp_path / "s").rows)
+    others = [sample for sample, decision in enumerate(decisions.tolist()) if decision != 0]
+    assert [row["sample"] for row in targeted if row["status"] == "failed"] == [s for s in range(24) if s not in others]
+    proven = popqorn.certify(model, inputs[others], targets=[0] * len(others))
+    assert [targeted[sample]["radius"] for sample in others] == pytest.approx(proven.radius.tolist(), rel=1e-3)
+    rows, offset = np.eye(CLASSES)[:1], np.array([3.0])
+    np.savez(tmp_path / "claim.npz", rows=rows, offset=offset)
+    plan = Plan(inequalities=str(tmp_path / "claim.npz"))
+    found = popqorn.run(given(folder)[0], inputs, plan, store=tmp_path / "s")
+    held = popqorn.certify(model, inputs, spec=popqorn.Property(rows, offset))
+    assert [row["radius"] for row in found.rows] == pytest.approx(held.radius.tolist(), rel=1e-3)
+    np.savez(tmp_path / "claim.npz", rows=rows, offset=offset + 1)
+    assert popqorn.run(given(folder)[0], inputs, plan, store=tmp_path / "s").name != found.name, "the file has changed"
+
+
+def test_words_that_may_be_exchanged(tmp_path: Path) -> None:
+    words, sentences = ["<unk>", "a", "b", "c", "d"], ["a b c", "c d", "d d a b"]
+    reader = popqorn.TextClassifier(str.split, words, nn.Sequential(nn.Embedding(5, 3), Last(nn.LSTM(3, 4, batch_first=True), 2)))
+    (tmp_path / "words.json").write_text('{"a": ["b"], "c": ["d"], "d": ["c", "b"]}')
+    plan = Plan(synonyms=str(tmp_path / "words.json"))
+    found = popqorn.run(reader, sentences, plan, store=tmp_path / "s")
+    exchanged = reader.exchanges(sentences, {"a": ["b"], "c": ["d"], "d": ["c", "b"]})
+    assert [row["radius"] for row in found.rows] == popqorn.certify(reader, sentences, region=exchanged).radius.tolist()
+    most = popqorn.run(reader, sentences, Plan("verify", synonyms=plan.synonyms, most=1), store=tmp_path / "s")
+    one = reader.exchanges(sentences, {"a": ["b"], "c": ["d"], "d": ["c", "b"]}, most=1)
+    assert [row["status"] == "certified" for row in most.rows] == popqorn.verify(reader, sentences, region=one).certified.tolist()
+    (row,) = popqorn.run(Last(nn.LSTM(3, 4, batch_first=True), 2), np.zeros((1, 2, 3)), plan, store=tmp_path / "s").rows
+    assert "takes no sentences" in row["error"]
+
+
+class Last(nn.Module):
+    """The output of a layer at the last frame, through a head."""
+
+    def __init__(self, rnn: nn.LSTM, classes: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.rnn, self.head, self.scale = rnn, nn.Linear(rnn.hidden_size, classes), scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.head(self.rnn(x)[0][:, -1])
+
+
+# ---- one model is told from another ------------------------------------------------------------------------------------------
+
+
+def test_models_of_equal_weights_are_told_apart() -> None:
+    """What is no weight decides as much: pooling, plain attributes, hooks, the vocabulary of a reader."""
+    model = popqorn.SequenceClassifier(nn.LSTM(2, 3), nn.Linear(3, 2))
+    mean = popqorn.SequenceClassifier(model.rnn, model.head, pooling="mean")
+    mine = Last(nn.LSTM(2, 3, batch_first=True), 2)
+    scaled, hooked = copy.deepcopy(mine), copy.deepcopy(mine)
+    scaled.scale = 2.0
+    hooked.head.register_forward_hook(lambda *_: None)
+    embedded = nn.Sequential(nn.Embedding(3, 2), mine)
+    readers = [
+        popqorn.TextClassifier(split, words, embedded) for split in (str.split, list) for words in (["a", "b"], ["b", "a"])
+    ]
+    found = [identity(each, each) for each in (model, mean, mine, scaled, hooked, *readers)]
+    assert len(set(found)) == len(found)
+    again = copy.deepcopy(mine)
+    assert identity(again, again) == identity(mine, mine)
+    again.train()
+    assert identity(again, again) == identity(mine, mine)
+    with torch.no_grad():
+        again.head.bias += 1
+    assert identity(again, again) != identity(mine, mine)
+
+
+def test_a_changed_source_file_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights under another `forward` are another network."""
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (
+        "from torch import nn\n\nclass Net(nn.Linear):\n    def forward(self, x):\n        return {}super().forward(x).sum(1)\n"
+    )
+    (tmp_path / "own_net.py").write_text(text.format("") + "\ndef make():\n    return Net(2, 2)\n")
+    model = importlib.import_module("own_net").make()
+    before = identity("own_net:make", model)
+    (tmp_path / "own_net.py").write_text(text.format("-") + "\ndef make():\n    return Net(2, 2)\n")
+    assert identity("own_net:make", model) != before
+
+
+def test_files_are_told_apart_byte_by_byte(folder: Path, tmp_path: Path) -> None:
+    first = tmp_path / "a.safetensors"
+    first.write_bytes(Path(given(folder)[0]).read_bytes())
+    assert identity(first, None) == identity(given(folder)[0], None)
+    first.write_bytes(first.read_bytes() + b" ")
+    assert identity(first, None) != identity(given(folder)[0], None)
 
 
 # ---- samples at fault --------------------------------------------------------------------------------------------------------
@@ -195,7 +309,7 @@ def test_a_plan_as_a_file(tmp_path: Path) -> None:
 
 
 def test_processes_give_the_same_rows(folder: Path, tmp_path: Path) -> None:
-    plan = Plan(norm=2.0, batch=4)
+    plan = MANY
     here = rows(popqorn.run(*given(folder), plan, store=tmp_path / "here"))
     there = rows(popqorn.run(*given(folder), plan, store=tmp_path / "there", engine="processes", workers=2))
     assert here == there
@@ -254,12 +368,6 @@ def test_an_engine_of_ones_own(folder: Path, tmp_path: Path) -> None:
 
 # ---- kills -------------------------------------------------------------------------------------------------------------------
 
-SCRIPT = """
-import sys, torch, popqorn
-torch.set_num_threads(1)
-popqorn.run(sys.argv[1], sys.argv[2], popqorn.Plan(norm=2.0, batch=4), store=sys.argv[3])
-"""
-
 
 @pytest.fixture(scope="module")
 def many(folder: Path) -> tuple[str, str]:
@@ -268,28 +376,35 @@ def many(folder: Path) -> tuple[str, str]:
     return given(folder)[0], str(folder / "many.npz")
 
 
-def begin(many: tuple[str, str], store: Path) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, *many, str(store)])
+@pytest.fixture(scope="module")
+def undisturbed(many: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    return rows(popqorn.run(*many, MANY, store=tmp_path_factory.mktemp("whole") / "s"))
 
 
-def test_killed_at_twenty_moments(many: tuple[str, str], tmp_path: Path) -> None:
+def begin(many: tuple[str, str], store: Path) -> Any:
+    """The run in a process of its own."""
+    process = _context().Process(target=popqorn.run, args=(*many, MANY), kwargs={"store": store})
+    process.start()
+    return process
+
+
+def test_killed_at_twenty_moments(many: tuple[str, str], undisturbed: list[Row], tmp_path: Path) -> None:
     """The run goes on every time, and ends with what an undisturbed run finds."""
-    whole = rows(popqorn.run(*many, Plan(norm=2.0, batch=4), store=tmp_path / "whole"))
     store, moments, kept = tmp_path / "s", random.Random(0), 0
     for _ in range(20):
         process = begin(many, store)
         deadline = time.monotonic() + 60
-        while not (store.exists() and _count(store) > kept) and process.poll() is None and time.monotonic() < deadline:
+        while not (store.exists() and _count(store) > kept) and process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(moments.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         assert _count(store) >= kept, "nothing that was written is lost"
         kept = _count(store)
-    found = popqorn.run(*many, Plan(norm=2.0, batch=4), store=store)
+    found = popqorn.run(*many, MANY, store=store)
     assert kept < 200, "the last kill came before the end"
-    assert rows(found) == whole
-    assert len(whole) == 200
+    assert rows(found) == undisturbed
+    assert len(undisturbed) == 200
 
 
 def _count(path: Path) -> int:
@@ -300,11 +415,12 @@ def _count(path: Path) -> int:
     return sum(1 for run in store.runs() for _ in store.rows(run))
 
 
-def test_two_runs_on_one_store(many: tuple[str, str], tmp_path: Path) -> None:
-    whole = rows(popqorn.run(*many, Plan(norm=2.0, batch=4), store=tmp_path / "whole"))
+def test_two_runs_on_one_store(many: tuple[str, str], undisturbed: list[Row], tmp_path: Path) -> None:
     both = [begin(many, tmp_path / "s") for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
     (name,) = Store.read(tmp_path / "s").runs()
-    found = popqorn.run(*many, Plan(norm=2.0, batch=4), store=tmp_path / "s")
+    found = popqorn.run(*many, MANY, store=tmp_path / "s")
     assert found.name == name
-    assert rows(found) == whole
+    assert rows(found) == undisturbed

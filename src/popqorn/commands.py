@@ -54,8 +54,13 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
         clip: Annotated[tuple[float, float] | None, Given(help="The range that inputs never leave, such as 0 1.")] = None,
         total: Annotated[bool, Given("--total", help="One budget for all frames, not each its own.")] = False,
         frame: Annotated[list[int] | None, Given(help="Only this frame moves (may be given again).")] = None,
+        scale: Annotated[str | None, Given(help="Shares of the size: `std` of each feature in the data, or 0.5,2,1.")] = None,
+        synonyms: Annotated[Path | None, Given(help="A .json file: words, and what may stand for them.")] = None,
+        most: Annotated[int | None, Given(min=1, help="At most so many words at once.")] = None,
         eps: Annotated[float | None, Given(help="The size, for `verify`.")] = None,
         within: Annotated[float | None, Given(help="Outputs must stay this close, instead of the decision.")] = None,
+        inequalities: Annotated[Path | None, Given(help="An .npz file: rows @ output + offset > 0 must hold.")] = None,
+        target: Annotated[int | None, Given(min=0, help="Only this class must not overtake the label.")] = None,
         method: Annotated[str, Given(help="planes, tight, split, lines, constants or interval.")] = "planes",
         effort: Annotated[int | None, Given(help="1 to 3, for tight.")] = None,
         seconds: Annotated[float | None, Given(help="Time for each sample, for split and effort 3.")] = None,
@@ -74,12 +79,11 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
     ) -> None:
         console = Console()
         with told(console):
-            settings = {key: value for key, value in context.params.items() if key in Plan.__dataclass_fields__}
-            plan = Plan.of({**settings, "command": asks, "frames": frame or None, **_configured(context, config, asks)})
+            plan = Plan.of({**_settings(context), "command": asks, **_configured(context, config, asks)})
             if out is not None:
                 check_suffix(out, PICTURES if name == "curve" else ())
             prepared = prepare(model, data, plan, store=store, samples=samples)
-            plan.write(store.with_name(f"{prepared.run.name}.toml"))
+            prepared.worker.plan.write(store.with_name(f"{prepared.run.name}.toml"))
             finished = worked(console, prepared, read_engine(engine, workers, address))
             (show_curve if name == "curve" else show_rows)(console, prepared.run, out)
             if require is not None:
@@ -91,6 +95,18 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
             raise typer.Exit(NOT_MET)
 
     app.command(name, help=f"{summary}\n\nExample: popqorn {name} model.onnx data.npz{size} --norm inf --out rows.csv")(command)
+
+
+def _settings(context: typer.Context) -> Row:
+    """The options, as a plan has them."""
+    given = {key: str(value) if isinstance(value, Path) else value for key, value in context.params.items()}
+    settings = {key: value for key, value in given.items() if key in Plan.__dataclass_fields__}
+    if settings["scale"] not in (None, "std"):
+        try:
+            settings["scale"] = [float(share) for share in settings["scale"].split(",")]
+        except ValueError:
+            raise ValueError(f"scale is {settings['scale']!r}; pass std, or numbers such as 0.5,2,1") from None
+    return {**settings, "frames": given["frame"] or None}
 
 
 def _configured(context: typer.Context, config: Path | None, asks: str) -> Row:

@@ -107,9 +107,11 @@ class Task:
         found = sum_below([relaxed.lower(self.margins.rows), self.margins.offset])
         return found.masked_fill(found.isnan(), -math.inf)  # where numbers overflow, nothing is known
 
-    def values(self, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch rows"]:
-        """The margins at given inputs; differentiable."""
-        return self.margins.of(self.tape(points))
+    def values(
+        self, points: Float[Tensor, "batch frames features"], equal: frozenset[int] = frozenset()
+    ) -> Float[Tensor, "batch rows"]:
+        """The margins at given inputs, which are `equal` in some frames; differentiable."""
+        return self.margins.of(self.tape(points, equal))
 
     def first_order(self) -> tuple[Float[Tensor, "batch rows"], Float[Tensor, "batch rows"]]:
         """The margins at the inputs, and the size at which each is used up to first order."""

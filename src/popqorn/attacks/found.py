@@ -36,8 +36,10 @@ class Found:
 
 
 @torch.no_grad()
-def lowest_margin(task: Task, points: Float[Tensor, "batch frames features"]) -> Float[Tensor, " batch"]:
-    return task.values(points).amin(-1)
+def lowest_margin(
+    task: Task, points: Float[Tensor, "batch frames features"], equal: frozenset[int] = frozenset()
+) -> Float[Tensor, " batch"]:
+    return task.values(points, equal).amin(-1)
 
 
 def slope(

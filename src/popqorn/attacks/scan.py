@@ -1,6 +1,7 @@
 """Directions and distances: what gradients miss where the boundary is crooked. Thorough where few features move."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,21 +63,35 @@ def _ascend(
     """All moves at every size from `first` to `last`, until one succeeds."""
     size = torch.minimum(first, last)
     active = (last > 0).nonzero().squeeze(1)
+    still = [frozenset(row.nonzero().squeeze(1).tolist()) for row in ~task.allowed.moves.expand(len(task), -1).cpu()]
     while len(active):
-        _try(task, found, active, moves[active], size[active])
+        _try(task, found, active, moves[active], size[active], still)
         ended = (found.radius <= size) | (size >= last)
         size = torch.minimum(growth * size, last)
         active = active[~ended[active]]
 
 
-def _try(task: Task, found: Found, active: Tensor, moves: Float[Tensor, "active moves frames features"], size: Tensor) -> None:
+def _try(
+    task: Task,
+    found: Found,
+    active: Tensor,
+    moves: Float[Tensor, "active moves frames features"],
+    size: Tensor,
+    still: Sequence[frozenset[int]],
+) -> None:
     """Every move at one size; of those that succeed, the lowest are pulled in and offered."""
     count = moves.shape[1]
     sample = active.repeat_interleave(count)
     allowed = task.allowed.select(sample).at(size.repeat_interleave(count))
     points = allowed.nearest(allowed.center + allowed.eps[:, None, None] * moves.flatten(0, 1))
-    pairs = zip(sample.split(ROWS), points.split(ROWS), strict=True)
-    margin = torch.cat([lowest_margin(task.select(some), part) for some, part in pairs]).unflatten(0, (-1, count))
+    if few_move(task):  # so many moves that each sample is worth a pass of its own, in which frames that are still count once
+        each = zip(active.tolist(), sample.split(count), points.split(count), strict=True)
+        margins = [lowest_margin(task.select(some), part, still[number]) for number, some, part in each]
+    else:
+        margins = [
+            lowest_margin(task.select(some), part) for some, part in zip(sample.split(ROWS), points.split(ROWS), strict=True)
+        ]
+    margin = torch.cat(margins).unflatten(0, (-1, count))
     lowest, chosen = margin.topk(min(KEPT, count), largest=False)
     for rank in range(lowest.shape[1]):
         hit = (lowest[:, rank] < 0).nonzero().squeeze(1)

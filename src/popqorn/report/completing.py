@@ -40,8 +40,9 @@ def completing(store: Store, name: str, frames: int) -> Iterator[Prepared]:
 def _prepared(found: Evidence, plan: Plan, store: Store, samples: list[int]) -> Prepared:
     about = found.about
     prepared = prepare(about["model"], about["data"], plan, store=store.path, samples=samples)
-    if prepared.run.about["weights"] != about["weights"]:
-        raise ValueError(f"model: {about['model']} has changed since the run; certify it anew, or pass --as-is")
+    for what in ("model", "data"):
+        if prepared.run.about[f"{what}_hash"] != about[f"{what}_hash"]:
+            raise ValueError(f"{what}: {about[what]} has changed since the run; certify it anew, or pass --as-is")
     return prepared
 
 

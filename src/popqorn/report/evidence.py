@@ -8,7 +8,7 @@ from typing import Any
 from popqorn.runs.run import proven_to
 from popqorn.runs.store import FAILED, Row, Store
 
-REGION = ("norm", "clip", "total", "frames", "within")
+QUESTION = ("norm", "clip", "total", "frames", "scale", "synonyms", "most", "within", "inequalities", "target")
 WRONG = ("misclassified", "violated")
 
 
@@ -86,8 +86,7 @@ def radius_of(row: Row) -> float:
 
 
 def _asked(about: Row) -> list[Any]:
-    plan = about["plan"]
-    return [about["weights"], about["data"], *(plan[name] for name in REGION)]
+    return [about["model_hash"], about["data_hash"], *(about["decides"][name] for name in QUESTION)]
 
 
 def _better(first: Row | None, second: Row) -> Row:

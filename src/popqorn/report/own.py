@@ -75,7 +75,7 @@ def as_data(found: Evidence, require: float | None) -> Row:
     ]
     return {
         "schema": SCHEMA,
-        "about": {**found.about, "plan": {name: _finite(value) for name, value in found.about["plan"].items()}},
+        "about": {**found.about, **{part: _plain(found.about[part]) for part in ("plan", "decides")}},
         "requirement": None if require is None else _requirement(found, require),
         "accuracy": {"clean": _share(found, len(found.right)), "curve": _curve(found, sizes)},
         "samples": rows,
@@ -132,16 +132,33 @@ def _facts(found: Evidence, require: float | None) -> list[tuple[str, str]]:
 
 def _domain(found: Evidence) -> list[Part]:
     plan = found.about["plan"]
-    moved = "All frames together have one budget" if plan["total"] else "Every frame has a budget of its own"
-    which = "" if plan["frames"] is None else f" Only frames {', '.join(map(str, plan['frames']))} move."
-    clip = "" if plan["clip"] is None else f" Inputs never leave [{plan['clip'][0]:g}, {plan['clip'][1]:g}]."
-    claim = "the decision stays" if plan["within"] is None else f"every output stays within {plan['within']:g} of what it is"
-    text = f"{moved} in the l_{plan['norm']:g} norm.{which}{clip} What is proven of every sample: {claim}."
+    text = f"{_moving(plan)} What is proven of every sample: {_claim(plan)}."
     classes = Counter(row["label"] for row in found.certified.values())
     rows = [
         ["no label" if label is None else label, count] for label, count in sorted(classes.items(), key=lambda item: str(item))
     ]
     return [Text(text), Table("classes", ["class", "samples"], rows)]
+
+
+def _moving(plan: Row) -> str:
+    """What may happen to the inputs, in words."""
+    if plan["synonyms"] is not None:
+        most = "All of them" if plan["most"] is None else f"At most {plan['most']}"
+        words = f"Words may be exchanged for those that {plan['synonyms']} names."
+        return f"{words} {most} may be exchanged at once; sizes are numbers of words."
+    moved = "All frames together have one budget" if plan["total"] else "Every frame has a budget of its own"
+    which = "" if plan["frames"] is None else f" Only frames {', '.join(map(str, plan['frames']))} move."
+    scale = "" if plan["scale"] is None else " Every feature has its own share of the size (scale, below)."
+    clip = "" if plan["clip"] is None else f" Inputs never leave [{plan['clip'][0]:g}, {plan['clip'][1]:g}]."
+    return f"{moved} in the l_{plan['norm']:g} norm.{which}{scale}{clip}"
+
+
+def _claim(plan: Row) -> str:
+    if plan["within"] is not None:
+        return f"every output stays within {plan['within']:g} of what it is"
+    if plan["inequalities"] is not None:
+        return f"the inequalities of {plan['inequalities']} hold"
+    return "the decision stays" if plan["target"] is None else f"class {plan['target']} does not overtake the label"
 
 
 def _pictures(found: Evidence, require: float | None) -> list[Drawn]:
@@ -274,9 +291,9 @@ def _table(name: str, found: Evidence, samples: Sequence[int]) -> Table:
 
 
 def _settings(found: Evidence) -> Row:
-    about = {name: value for name, value in found.about.items() if name != "plan"}
+    about = {name: value for name, value in found.about.items() if name not in ("plan", "decides")}
     plan = {name: value for name, value in found.about["plan"].items() if value is not None}
-    return {**about, "weights": f"{about['weights']} (a hash of all weights)", **plan, "arithmetic": ARITHMETIC}
+    return {**about, **plan, "arithmetic": ARITHMETIC}
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------------------
@@ -303,6 +320,10 @@ def _curve(found: Evidence, sizes: Sequence[float]) -> list[Row]:
         }
         for size in sizes
     ]
+
+
+def _plain(settings: Row) -> Row:
+    return {name: _finite(value) for name, value in settings.items()}
 
 
 def _finite(value: Any) -> Any:

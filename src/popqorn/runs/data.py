@@ -38,10 +38,10 @@ class Samples:
             raise ValueError("data holds samples of different shapes; training needs arrays of one shape, pad them")
         return torch.stack(arrays), torch.tensor(self.labels)
 
-    def hashes(self, chosen: Sequence[int]) -> list[str]:
-        """What tells samples and their labels from others."""
-        texts = {sample: _hash(self.inputs[sample]) for sample in chosen}
-        return [f"{text}:{None if self.labels is None else self.labels[sample]}" for sample, text in texts.items()]
+    def hashes(self) -> list[str]:
+        """What tells every sample and its label from others."""
+        labels = [None] * len(self) if self.labels is None else self.labels
+        return [f"{_hash(one)}:{label}" for one, label in zip(self.inputs, labels, strict=True)]
 
 
 def _hash(one: Tensor | str) -> str:

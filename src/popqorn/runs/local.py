@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 
 import torch
 
@@ -57,8 +58,16 @@ class Processes:
 
     def _pool(self, worker: Worker, workers: int) -> ProcessPoolExecutor:
         threads = max(1, (os.cpu_count() or 1) // self.workers)
-        context = multiprocessing.get_context("spawn")  # a fork copies locks of torch's threads
-        return ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(worker, threads))
+        return ProcessPoolExecutor(workers, _context(), initializer=_begin, initargs=(worker, threads))
+
+
+def _context() -> BaseContext:
+    """Never a fork of this process, whose threads may hold locks: of a server that has imported popqorn and done nothing else."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["popqorn"])
+    return context
 
 
 def _drained(pool: ProcessPoolExecutor, todo: Sequence[Batch], fresh: Callable[[Batch], Batch], ahead: int) -> Iterator[Done]:

@@ -1,24 +1,32 @@
-"""What a run asks of every sample: plain settings that a file can hold, and the calls of the library they stand for."""
+"""The settings of a run: plain values that a file can hold, and the regions and specs they stand for."""
 
+import hashlib
+import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from popqorn.api import certify, sensitivity, verify
-from popqorn.attacks.run import AttackResult, attack
+from popqorn.readers.text import TextClassifier
 from popqorn.reading import read_choice, read_count, read_dtype
 from popqorn.regions.ball import Ball
+from popqorn.regions.region import Region
 from popqorn.relax.methods import read_method
+from popqorn.runs.data import Samples
 from popqorn.runs.store import Row
+from popqorn.specs.decision import Decision
+from popqorn.specs.property import Property
+from popqorn.specs.spec import Spec
 from popqorn.specs.tolerance import Tolerance
-from popqorn.status import Status
 
 NEITHER = {"batch"}  # settings that decide no number
+COMMANDS = ("certify", "verify", "attack", "bracket", "sensitivity")
 
 
 @dataclass(frozen=True)
@@ -26,8 +34,12 @@ class Plan:
     """The settings of a run.
 
     - `command`: `certify`, `verify`, `attack`, `bracket` or `sensitivity`.
-    - `norm`, `clip`, `total`, `frames`: the `Ball` in which inputs move; `eps`: its size, for `verify`.
-    - `within`: outputs must stay so close to what they are (a `Tolerance`), instead of the decision.
+    - `norm`, `clip`, `total`, `frames`: the `Ball` in which inputs move; `scale`: each feature's own share of its size, `"std"`
+      for their standard deviations in the data; `eps`: its size, for `verify`.
+    - `synonyms`: a .json file of words and what may stand for them, for models that take sentences: `Words`, at most `most` at
+      once.
+    - `within`: outputs must stay so close to what they are (a `Tolerance`); `inequalities`: an .npz file with `rows` and
+      `offset` of a `Property`; `target`: only this class must not overtake the label. Else the decision must stay as it is.
     - `method`, `effort`, `seconds`, `tolerance`, `dtype`, `seed`: as in `certify` and `attack`.
     - `device`: where the model and the samples go; `batch`: how many samples are asked about at once.
     """
@@ -37,8 +49,13 @@ class Plan:
     clip: tuple[float, float] | None = None
     total: bool = False
     frames: tuple[int, ...] | None = None
+    scale: str | tuple[float, ...] | None = None
+    synonyms: str | None = None
+    most: int | None = None
     eps: float | None = None
     within: float | None = None
+    inequalities: str | None = None
+    target: int | None = None
     method: str = "planes"
     effort: int | None = None
     seconds: float | None = None
@@ -50,31 +67,78 @@ class Plan:
 
     def __post_init__(self) -> None:
         read_choice("command", self.command, COMMANDS)
-        if (self.eps is None) == (self.command == "verify"):
-            raise ValueError(f"eps is {self.eps}; `verify` needs one, the other commands search for it")
+        if (self.eps is None) == (self.command == "verify" and self.synonyms is None):
+            raise ValueError(f"eps is {self.eps}; `verify` needs one (not for synonyms), the other commands search for it")
+        if self.synonyms is not None and self.command == "sensitivity":
+            raise ValueError("synonyms are given, but `sensitivity` moves one word's vector at a time; leave them out")
+        if self.most is not None and self.synonyms is None:
+            raise ValueError(f"most is {self.most}, but no words are exchanged; pass synonyms, or leave it out")
+        claims = [name for name in ("within", "inequalities", "target") if getattr(self, name) is not None]
+        if len(claims) > 1:
+            raise ValueError(f"{' and '.join(claims)} are given; what must hold is one of them")
         read_count("batch", self.batch)
         read_dtype(getattr(torch, self.dtype, self.dtype))
         read_method(self.method, self.effort, self.seconds, frames=self.command == "sensitivity")
-        _ = self.region, self.spec
+        _ = self.ball, self.spec(None, 1)
+
+    # ---- what they stand for -------------------------------------------------------------------------------------------------
 
     @property
-    def region(self) -> Ball:
+    def ball(self) -> Ball:
         return Ball(self.norm, frames=self.frames, clip=self.clip, total=self.total)
 
     @property
-    def spec(self) -> Tolerance | None:
-        return None if self.within is None else Tolerance(self.within)
+    def decides_classes(self) -> bool:
+        """Whether what must hold is a decision."""
+        return self.within is None and self.inequalities is None
+
+    def region(self, model: Any, inputs: Sequence[Any]) -> Region:
+        """What may happen to these inputs, which have one shape."""
+        if self.synonyms is not None:
+            if not isinstance(model, TextClassifier):
+                raise ValueError("synonyms are given, but the model takes no sentences; pass a popqorn.TextClassifier")
+            return model.exchanges(inputs, _read_synonyms(self.synonyms), self.most)
+        if self.scale is None:
+            return self.ball
+        return replace(self.ball, scale=self._share(inputs[0]))
+
+    def _share(self, sample: Any) -> Tensor:
+        """Each feature's share, for all frames."""
+        assert not isinstance(self.scale, str)  # `settled`
+        shape = (1, *sample.shape) if isinstance(sample, Tensor) and sample.dim() == 1 else getattr(sample, "shape", ())
+        share = torch.tensor(self.scale, dtype=torch.float64)
+        if len(shape) != 2 or shape[1] != len(share):
+            raise ValueError(f"scale has {len(share)} numbers, for samples of shape {tuple(shape)}; pass one per feature")
+        return share.expand(shape)
+
+    def spec(self, labels: Sequence[int] | None, count: int) -> Spec:
+        """What must hold of `count` samples."""
+        if self.within is not None:
+            return Tolerance(self.within)
+        if self.inequalities is not None:
+            return _read_property(self.inequalities)
+        return Decision(labels, None if self.target is None else [self.target] * count)
+
+    def settled(self, data: Samples) -> "Plan":
+        """With what the data decide."""
+        if not isinstance(self.scale, str):
+            return self
+        read_choice("scale", self.scale, ("std",))
+        arrays = [one for one in data.inputs if isinstance(one, Tensor)]
+        frames = [one.unsqueeze(0) if one.dim() == 1 else one.flatten(1) for one in arrays]
+        if len({frame.shape[1] for frame in frames}) != 1:
+            raise ValueError("scale is 'std', but the samples have no features in common; pass one number per feature")
+        values = torch.cat(frames).double()
+        spread = values[values.isfinite().all(1)].std(0, correction=0)
+        return replace(self, scale=tuple(spread.tolist()))
+
+    # ---- as files ------------------------------------------------------------------------------------------------------------
 
     def decides(self) -> Row:
-        """The settings that decide what is found."""
-        return {name: value for name, value in asdict(self).items() if name not in NEITHER}
-
-    def ask(self, model: Any, inputs: Sequence[Any], labels: Sequence[int] | None) -> list[Row]:
-        """One row for each of the inputs."""
-        given: Row = {"region": self.region, "spec": self.spec, "dtype": getattr(torch, self.dtype)}
-        if labels is not None and self.spec is None:
-            given["labels"] = list(labels)
-        return COMMANDS[self.command](self, model, list(inputs), given)
+        """Everything here that decides what is found, files by what they hold."""
+        settings = {name: value for name, value in asdict(self).items() if name not in NEITHER}
+        given = {name: settings[name] for name in ("synonyms", "inequalities") if settings[name] is not None}
+        return settings | {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in given.items()}
 
     def write(self, path: Path) -> None:
         """As a file that `read` reads."""
@@ -108,87 +172,24 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-# ---- the commands: one row per sample ---------------------------------------------------------------------------------------
+# ---- files of settings -------------------------------------------------------------------------------------------------------
 
 
-def _certify(plan: Plan, model: Any, inputs: list[Any], given: Row) -> list[Row]:
-    found = certify(model, inputs, tolerance=plan.tolerance, **_bounded(plan), **given)
-    return _rows(found, radius=found.radius, status=found.status, margin=_least(found.margins), difference=found.difference)
+def _read_synonyms(file: str) -> dict[str, list[str]]:
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not all(isinstance(words, list) for words in found.values()):
+            raise ValueError("it is no object of lists")
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"synonyms: {file!r} cannot be read ({error}); pass a .json object of words and lists of words"
+        ) from error
+    return found
 
 
-def _verify(plan: Plan, model: Any, inputs: list[Any], given: Row) -> list[Row]:
-    found = verify(model, inputs, plan.eps, **_bounded(plan), **given)
-    proven = torch.where(found.certified, found.eps, 0.0)
-    return _rows(found, radius=proven, status=found.status, margin=_least(found.margins), difference=found.difference)
-
-
-def _attack(plan: Plan, model: Any, inputs: list[Any], given: Row) -> list[Row]:
-    found = attack(model, inputs, seed=plan.seed, **given)
-    return _rows(found, attacked=found.radius, status=found.status, reached=_reached(found))
-
-
-def _bracket(plan: Plan, model: Any, inputs: list[Any], given: Row) -> list[Row]:
-    """What is proven and what an attack reaches."""
-    proven = _certify(plan, model, inputs, given)
-    reached = attack(model, inputs, seed=plan.seed, **given)
-    broken = _rows(reached, attacked=reached.radius, attack_status=reached.status, reached=_reached(reached))
-    return [
-        {**low, **high, "status": high["attack_status"] if _stopped(high) else low["status"]}
-        for low, high in zip(proven, broken, strict=True)
-    ]
-
-
-def _sensitivity(plan: Plan, model: Any, inputs: list[Any], given: Row) -> list[Row]:
-    """The radius of every frame when it alone moves, proven and attacked, and the least of those proven."""
-    found = sensitivity(model, inputs, tolerance=plan.tolerance, **_bounded(plan), **given)
-    radii = [radii[: len(status)] for radii, status in zip(found.radius.tolist(), found.status, strict=True)]
-    status = [Status.STOPPED if Status.STOPPED in row else row[0] for row in found.status]
-    words: Sequence[Any] = [None] * len(radii) if found.words is None else found.words
-    attacked = [_frames_attacked(plan, model, inputs, given, sample, len(row)) for sample, row in enumerate(radii)]
-    return _rows(found, radius=[min(row) for row in radii], status=status, frames=radii, frames_attacked=attacked, words=words)
-
-
-def _frames_attacked(plan: Plan, model: Any, inputs: list[Any], given: Row, sample: int, frames: int) -> list[float]:
-    """What an attack on every frame alone reaches."""
-    region = Ball(plan.norm, frames=torch.eye(frames, dtype=torch.bool), clip=plan.clip)
-    labels = {"labels": [given["labels"][sample]] * frames} if "labels" in given else {}
-    found = attack(model, [inputs[sample]] * frames, **{**given, "region": region, **labels}, method="pgd", seed=plan.seed)
-    if found.stopped:
-        raise KeyboardInterrupt
-    return found.radius.tolist()
-
-
-COMMANDS: dict[str, Callable[[Plan, Any, list[Any], Row], list[Row]]] = {
-    "certify": _certify,
-    "verify": _verify,
-    "attack": _attack,
-    "bracket": _bracket,
-    "sensitivity": _sensitivity,
-}
-
-
-def _bounded(plan: Plan) -> Row:
-    return {"method": plan.method, "effort": plan.effort, "seconds": plan.seconds}
-
-
-def _reached(found: AttackResult) -> list[int | None]:
-    """The class that the adversarial input is given, where there is one."""
-    if found.decisions is None or found.decisions.dim() != 1:
-        return [None] * len(found.status)
-    pairs = zip(found.decisions.tolist(), found.success.tolist(), strict=True)
-    return [decision if success else None for decision, success in pairs]
-
-
-def _least(margins: torch.Tensor) -> torch.Tensor:
-    return margins.flatten(1).amin(-1)
-
-
-def _stopped(row: Row) -> bool:
-    return row.get("attack_status") == Status.STOPPED.name.lower()
-
-
-def _rows(found: Any, **columns: Any) -> list[Row]:
-    """Columns as plain rows; statuses by name."""
-    plain = {name: column.tolist() if isinstance(column, torch.Tensor) else list(column) for name, column in columns.items()}
-    rows = [dict(zip(plain, values, strict=True)) for values in zip(*plain.values(), strict=True)]
-    return [{name: value.name.lower() if isinstance(value, Status) else value for name, value in row.items()} for row in rows]
+def _read_property(file: str) -> Property:
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            return Property(found["rows"], found["offset"] if "offset" in found.files else 0.0)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"inequalities: {file!r} cannot be read ({error}); pass an .npz file with rows and offset") from error

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +118,23 @@ def prepare(
     if not len(read):
         raise ValueError("data holds no samples; pass some")
     chosen = range(len(read))[:samples] if samples is None or isinstance(samples, int) else samples
-    worker = Worker(model, plan)
+    texts = read.hashes()
+    worker = Worker(model, plan.settled(read))
     about = {
         "popqorn": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.platform(),
         "model": str(model) if isinstance(model, str | Path) else type(model).__name__,
-        "weights": worker.ready(),
+        "model_hash": worker.ready(),
         "data": str(data) if isinstance(data, str | Path) else "given",
+        "data_hash": key_of(texts),
         "samples": len(chosen),
-        "plan": plan.decides(),
+        "plan": asdict(worker.plan),
+        "decides": worker.plan.decides(),
     }
-    decides = {name: about[name] for name in ("popqorn", "weights", "plan")}
-    keys = {sample: key_of([decides, text]) for sample, text in zip(chosen, read.hashes(chosen), strict=True)}
+    decides = {name: about[name] for name in ("popqorn", "model_hash", "decides")}
+    keys = {sample: key_of([decides, texts[sample]]) for sample in chosen}
     opened = Store.open(FOLDER / FILE if store is None else Path(store))
     name = key_of([decides, list(keys.items())])[:16]
     opened.begin(name, about)

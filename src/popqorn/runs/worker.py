@@ -11,8 +11,9 @@ from torch import Tensor
 
 from popqorn.given import read_given_model
 from popqorn.readers.models import read_model
-from popqorn.reading import fingerprint
+from popqorn.runs.ask import ask
 from popqorn.runs.data import Samples
+from popqorn.runs.identity import identity
 from popqorn.runs.plan import Plan
 from popqorn.runs.store import FAILED, Row
 
@@ -49,8 +50,9 @@ class Worker:
         return model.to(self.plan.device) if isinstance(model, torch.nn.Module) else model
 
     def ready(self) -> str:
-        """Load the model; what it is, as a hash."""
-        return fingerprint(tensor for _, tensor in read_model(self._loaded).tensors())
+        """Load the model; what tells it from others."""
+        read_model(self._loaded)
+        return identity(self.model, self._loaded)
 
     def rows(self, batch: Batch) -> list[tuple[str, Row]]:
         """One row per sample and its key. Where a batch fails, its samples are asked one by one, and those at fault say why."""
@@ -70,8 +72,8 @@ class Worker:
 
     def _asked(self, batch: Batch) -> list[Row]:
         inputs = [one if isinstance(one, str) else _floating(one).to(self.plan.device) for one in batch.inputs]
-        found = self.plan.ask(self._loaded, inputs, batch.labels)
-        decisions = self._decisions(inputs) if self.plan.spec is None else [None] * len(batch)
+        found = ask(self.plan, self._loaded, inputs, batch.labels)
+        decisions = self._decisions(inputs) if self.plan.decides_classes else [None] * len(batch)
         return [{"decision": decision, **row} for decision, row in zip(decisions, found, strict=True)]
 
     def _decisions(self, inputs: Sequence[Any]) -> list[int | None]:

@@ -72,18 +72,22 @@ class Tape:
         """How many numbers the output has."""
         return self.nodes[-1].width
 
-    def values(self, inputs: Float[Tensor, "batch frames features"]) -> list[Tensor]:
-        """The value of every node, in order."""
+    def values(self, inputs: Float[Tensor, "batch frames features"], equal: frozenset[int] = frozenset()) -> list[Tensor]:
+        """The value of every node, in order. Frames in which all samples are `equal` count once, and so does what follows from
+        them alone.
+        """
         values: list[Tensor] = []
         for node in self.nodes:
             if isinstance(node, Input):
-                values.append(inputs[:, node.frame])
+                values.append(inputs[:1, node.frame] if node.frame in equal else inputs[:, node.frame])
             else:
                 values.append(node.evaluate(*(values[source] for source in node.sources)))
         return values
 
-    def __call__(self, inputs: Float[Tensor, "batch frames features"]) -> Float[Tensor, "batch outputs"]:
-        return self.values(inputs)[-1].expand(inputs.shape[0], -1)
+    def __call__(
+        self, inputs: Float[Tensor, "batch frames features"], equal: frozenset[int] = frozenset()
+    ) -> Float[Tensor, "batch outputs"]:
+        return self.values(inputs, equal)[-1].expand(inputs.shape[0], -1)
 
 
 class TapeWriter:
