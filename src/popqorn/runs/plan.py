@@ -30,6 +30,8 @@ class Plan:
     - `within`: outputs must stay so close to what they are (a `Tolerance`), instead of the decision.
     - `method`, `effort`, `seconds`, `tolerance`, `dtype`, `seed`: as in `certify` and `attack`.
     - `device`: where the model and the samples go; `batch`: how many samples are asked about at once.
+
+    >>> plan = Plan(command="verify", norm=2, eps=0.01, clip=(0, 1))
     """
 
     command: str = "certify"
@@ -59,10 +61,12 @@ class Plan:
 
     @property
     def region(self) -> Ball:
+        """What may happen to the inputs."""
         return Ball(self.norm, frames=self.frames, clip=self.clip, total=self.total)
 
     @property
     def spec(self) -> Tolerance | None:
+        """What must hold; None for the decision."""
         return None if self.within is None else Tolerance(self.within)
 
     def decides(self) -> Row:

@@ -32,10 +32,12 @@ class Run:
 
     @property
     def rows(self) -> Iterator[Row]:
+        """One dictionary per sample that is done, in the order of the samples: `sample`, `label`, `status` and what was asked."""
         return self.store.rows(self.name)
 
     @property
     def missing(self) -> list[int]:
+        """The samples that have no row yet."""
         return [tag["sample"] for tag in self.store.missing(self.name)]
 
     def meets(self, eps: float) -> bool:
