@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import popqorn
+from popqorn.cli import app
 from popqorn.relax import activations
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +67,7 @@ def names(features: int = 5) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/training.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/training.md", "docs/runs.md"])
 def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("popqorn.attacks.pgd.ROUNDS", 2)
@@ -72,11 +75,19 @@ def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: py
     given = names()
     if page == "README.md":  # files are read in test_onnx.py and test_files.py
         monkeypatch.setattr(popqorn, "load", lambda path: given["model"])
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+    blocks = re.findall(r"```(python|sh|toml)\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), given)
-        given["model"] = small(5)
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, page, "exec"), given)
+            given["model"] = small(5)
+        elif language == "toml":
+            Path("run.toml").write_text(block)
+        else:
+            for line in block.splitlines():
+                _, *words = shlex.split(line, comments=True)
+                result = CliRunner().invoke(app, words)
+                assert result.exit_code == 0, result.output
 
 
 def documented() -> list[tuple[str, str]]:
