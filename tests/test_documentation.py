@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import shlex
@@ -88,6 +89,19 @@ def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: py
                 _, *words = shlex.split(line, comments=True)
                 result = CliRunner().invoke(app, words)
                 assert result.exit_code == 0, result.output
+
+
+def test_the_reference_has_every_public_name_and_each_is_explained() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.rst"))
+    named = set(re.findall(r":: popqorn\.(\w+)", pages))
+    assert set(popqorn.__all__) - named == {"__version__"}
+    for name in named & set(popqorn.__all__):
+        thing = getattr(popqorn, name)
+        assert inspect.getdoc(thing), name
+        methods = vars(thing).items() if inspect.isclass(thing) else ()
+        for method, value in methods:
+            value = getattr(value, "fget", None) or getattr(value, "__func__", value)
+            assert method.startswith("_") or not callable(value) or inspect.getdoc(value), f"{name}.{method}"
 
 
 def documented() -> list[tuple[str, str]]:
