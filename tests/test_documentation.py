@@ -2,8 +2,10 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import popqorn
+from popqorn.cli import app
 from popqorn.relax import activations
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +68,7 @@ def names(features: int = 5) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/training.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/training.md", "docs/runs.md"])
 def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("popqorn.attacks.pgd.ROUNDS", 2)
@@ -72,11 +76,32 @@ def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: py
     given = names()
     if page == "README.md":  # files are read in test_onnx.py and test_files.py
         monkeypatch.setattr(popqorn, "load", lambda path: given["model"])
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+    blocks = re.findall(r"```(python|sh|toml)\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), given)
-        given["model"] = small(5)
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, page, "exec"), given)
+            given["model"] = small(5)
+        elif language == "toml":
+            Path("run.toml").write_text(block)
+        else:
+            for line in block.splitlines():
+                _, *words = shlex.split(line, comments=True)
+                result = CliRunner().invoke(app, words)
+                assert result.exit_code == 0, result.output
+
+
+def test_the_reference_has_every_public_name_and_each_is_explained() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.rst"))
+    named = set(re.findall(r":: popqorn\.(\w+)", pages))
+    assert set(popqorn.__all__) - named == {"__version__"}
+    for name in named & set(popqorn.__all__):
+        thing = getattr(popqorn, name)
+        assert inspect.getdoc(thing), name
+        methods = vars(thing).items() if inspect.isclass(thing) else ()
+        for method, value in methods:
+            value = getattr(value, "fget", None) or getattr(value, "__func__", value)
+            assert method.startswith("_") or not callable(value) or inspect.getdoc(value), f"{name}.{method}"
 
 
 def documented() -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ import copy
 import importlib
 import math
 import os
+import pickle
 import random
 import signal
 import sys
@@ -162,6 +163,16 @@ def test_shares_of_the_size(folder: Path, tmp_path: Path) -> None:
     assert "scale has 3 numbers" in row["error"]
     (row,) = popqorn.run(*given(folder), Plan("sensitivity", scale=(1.0, 0.0)), store=tmp_path / "s", samples=[1]).rows
     assert all(low <= high for low, high in zip(row["frames"], row["frames_attacked"], strict=True))
+
+
+def test_samples_of_one_frame(tmp_path: Path) -> None:
+    """Rows of a table without frames are what `certify` takes as `[batch, features]`."""
+    model, inputs = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(5, 2)
+    found = popqorn.run(model, inputs, Plan("bracket", scale="std", norm=2.0), store=tmp_path / "s")
+    share = inputs.double().std(0, correction=0).unsqueeze(0)
+    proven = popqorn.certify(model, inputs, region=popqorn.Ball(2, scale=share))
+    assert [row["radius"] for row in found.rows] == pytest.approx(proven.radius.tolist(), rel=1e-3)
+    assert all(row["radius"] <= row["attacked"] for row in found.rows)
 
 
 def test_a_target_and_inequalities(folder: Path, tmp_path: Path) -> None:
@@ -358,6 +369,25 @@ class Backwards:
 
     def work(self, worker: Worker, batches: Sequence[Batch], fresh: Callable[[Batch], Batch]) -> Iterator[Done]:
         yield from Local().work(worker, batches[::-1], fresh)
+
+
+def test_a_worker_travels_without_its_model(folder: Path) -> None:
+    """Every process reads the file itself."""
+    worker = Worker(given(folder)[0], MANY)
+    size = len(pickle.dumps(worker))
+    worker.load()
+    assert len(pickle.dumps(worker)) == size < 2000
+
+
+def test_actors_that_never_come_up_are_not_waited_for(folder: Path, tmp_path: Path) -> None:
+    """More are asked for than the cluster has: those that are there do the work."""
+    plan = Plan(norm=2.0, batch=4)
+    with_all = rows(popqorn.run(*given(folder), plan, store=tmp_path / "s", engine="ray", workers=2))
+    assert with_all == rows(popqorn.run(*given(folder), plan, store=tmp_path / "t", engine="ray", workers=5))
+    with pytest.raises(ValueError, match="no GPU"):
+        popqorn.run(*given(folder), replace(plan, device="cuda"), store=tmp_path / "s", engine="ray")
+    with pytest.raises(ValueError, match="pass 'cuda'"):
+        read_engine("ray", 1, None, "cuda:1")
 
 
 def test_an_engine_of_ones_own(folder: Path, tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ class Bracket:
 
     @property
     def lower(self) -> Float[Tensor, " batch"]:
+        """The certified radii: what is proven."""
         return self.certificate.radius
 
     @property
     def estimate(self) -> Float[Tensor, " batch"]:
+        """The CLEVER-RNN scores; NaN where there are none."""
         return torch.full_like(self.lower, torch.nan) if self.clever is None else self.clever.score
 
     @property
@@ -44,6 +46,7 @@ class Bracket:
 
     @property
     def upper(self) -> Float[Tensor, " batch"]:
+        """The attacked radii: what is refuted; inf where no attack succeeded."""
         return torch.full_like(self.lower, torch.inf) if self.attack is None else self.attack.radius
 
     @property
@@ -58,6 +61,7 @@ class Bracket:
 
     @property
     def seconds(self) -> float:
+        """The time of all three."""
         return sum(part.seconds for part in (self.certificate, self.clever, self.attack) if part is not None)
 
     @property

@@ -84,7 +84,7 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
                 check_suffix(out, PICTURES if name == "curve" else ())
             prepared = prepare(model, data, plan, store=store, samples=samples)
             prepared.worker.plan.write(store.with_name(f"{prepared.run.name}.toml"))
-            finished = worked(console, prepared, read_engine(engine, workers, address))
+            finished = worked(console, prepared, read_engine(engine, workers, address, plan.device))
             (show_curve if name == "curve" else show_rows)(console, prepared.run, out)
             if require is not None:
                 met = sum(proven_to(row, require) for row in prepared.run.rows)

@@ -52,7 +52,7 @@ def worked(console: Console, prepared: Prepared, engine: Any) -> bool:
 def _progress(console: Console, what: str, before: int, total: int) -> Iterator[Any]:
     """A bar with the time left; where there is no terminal, a line after the first batch and one a minute."""
     started = said = time.perf_counter()
-    proven = 0
+    counted = 0
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -64,14 +64,14 @@ def _progress(console: Console, what: str, before: int, total: int) -> Iterator[
     task = bar.add_task(what, total=total, completed=before, proven="")
 
     def tell(done: int, total: int, rows: list[Row]) -> None:
-        nonlocal said, proven
-        proven += sum(radius_of(row) > 0 for row in rows)
+        nonlocal said, counted
+        counted += sum(row.get("reached") is not None if what == "attack" else radius_of(row) > 0 for row in rows)
         for row in rows:
             if row["status"] == FAILED:
                 log.warning("sample %d failed: %s", row["sample"], row["error"])
                 console.print(f"[yellow]sample {row['sample']} failed:[/yellow] {row['error']}", soft_wrap=True, highlight=False)
         spent, new = time.perf_counter() - started, done - before
-        share = f"{100 * proven / max(new, 1):.0f} % proven"
+        share = f"{100 * counted / max(new, 1):.0f} % {'broken' if what == 'attack' else 'proven'}"
         bar.update(task, completed=done, proven=share)
         log.info("%d of %d done, %s", done, total, share)
         first = said == started

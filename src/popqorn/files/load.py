@@ -27,6 +27,7 @@ def load(
     """A model from a file, ready for `certify` and the others: `.onnx`, `.safetensors` of `popqorn.save`, `.pt2` of torch.export.
 
     For ONNX files:
+
     - `frames`: how many frames to try it with, if the file leaves that open;
     - `inputs`: values of all inputs but the one that moves, by name, for one sample;
     - `batch_axis`: which axis of that input is the batch, if the file does not tell. You pass `[batch, ...]` whatever it is;

@@ -47,6 +47,7 @@ class Ball:
             raise ValueError(f"total is {self.total!r}; pass True for one budget over the whole sequence, or False")
 
     def around(self, sequences: Sequences) -> "BallSet":
+        """The balls around these sequences, of size 0; `frames`, `scale` and `clip` are checked against them."""
         share = _read_scale(self.scale, sequences)
         if self.frames is not None:
             share = share * _read_frames(self.frames, sequences).unsqueeze(-1)

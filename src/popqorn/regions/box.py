@@ -28,6 +28,7 @@ class Box:
     upper: Any
 
     def around(self, sequences: Sequences) -> "BoxSet":
+        """The boxes around these sequences, shrunk to them; sequences outside are refused."""
         lower, upper = (_read_end(name, getattr(self, name), sequences) for name in ("lower", "upper"))
         values = sequences.values
         if (lower > upper).any():

@@ -61,6 +61,7 @@ class Words:
         return Words(table, tokens, neighbours, most)
 
     def around(self, sequences: Sequences) -> "WordSet":
+        """The texts around these sequences, with no word exchanged yet; sequences that are not `table[tokens]` are refused."""
         table = _read_table(self.table, sequences.values.dtype).to(sequences.values.device)
         tokens = self._read_tokens(table, sequences)
         center = table[tokens]

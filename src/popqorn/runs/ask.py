@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from popqorn.api import certify, sensitivity, verify
 from popqorn.attacks.run import AttackResult, attack
@@ -15,12 +16,15 @@ from popqorn.status import Status
 Labels = Sequence[int] | None
 
 
-def ask(plan: Plan, model: Any, inputs: Sequence[Any], labels: Labels) -> list[Row]:
-    """One row for each of the inputs, which have one shape."""
-    return ASKS[plan.command](plan, model, list(inputs), labels)
+Inputs = Tensor | Sequence[str]  # samples of one shape, or sentences
 
 
-def _given(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> Row:
+def ask(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
+    """One row for each of the inputs."""
+    return ASKS[plan.command](plan, model, inputs, labels)
+
+
+def _given(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> Row:
     """What all calls take."""
     return {
         "region": plan.region(model, inputs),
@@ -29,25 +33,25 @@ def _given(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> Row:
     }
 
 
-def _certify(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> list[Row]:
+def _certify(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
     given = _given(plan, model, inputs, labels)
     found = certify(model, inputs, tolerance=plan.tolerance, **_bounded(plan), **given)
     return _rows(found, radius=found.radius, status=found.status, margin=_least(found.margins), difference=found.difference)
 
 
-def _verify(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> list[Row]:
+def _verify(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
     given = _given(plan, model, inputs, labels)
     found = verify(model, inputs, plan.eps, **_bounded(plan), **given)
     proven = torch.where(found.certified, found.eps, 0.0)
     return _rows(found, radius=proven, status=found.status, margin=_least(found.margins), difference=found.difference)
 
 
-def _attack(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> list[Row]:
+def _attack(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
     found = attack(model, inputs, seed=plan.seed, **_given(plan, model, inputs, labels))
     return _rows(found, attacked=found.radius, status=found.status, reached=_reached(found))
 
 
-def _bracket(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> list[Row]:
+def _bracket(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
     """What is proven and what an attack reaches."""
     pairs = zip(_certify(plan, model, inputs, labels), _attack(plan, model, inputs, labels), strict=True)
     stopped = Status.STOPPED.name.lower()
@@ -57,7 +61,7 @@ def _bracket(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> list[
     ]
 
 
-def _sensitivity(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> list[Row]:
+def _sensitivity(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
     """The radius of every frame when it alone moves, proven and attacked, and the least of those proven."""
     given = _given(plan, model, inputs, labels)
     found = sensitivity(model, inputs, tolerance=plan.tolerance, **_bounded(plan), **given)
@@ -71,15 +75,16 @@ def _sensitivity(plan: Plan, model: Any, inputs: list[Any], labels: Labels) -> l
 
 def _frames_attacked(plan: Plan, model: Any, sample: Any, label: int | None, frames: int) -> list[float]:
     """What an attack on every frame alone reaches."""
-    given = _given(plan, model, [sample] * frames, None if label is None else [label] * frames)
+    copies = [sample] * frames if isinstance(sample, str) else sample.expand(frames, *sample.shape)
+    given = _given(plan, model, copies, None if label is None else [label] * frames)
     given["region"] = replace(given["region"], frames=torch.eye(frames, dtype=torch.bool), total=False)
-    found = attack(model, [sample] * frames, **given, method="pgd", seed=plan.seed)
+    found = attack(model, copies, **given, method="pgd", seed=plan.seed)
     if found.stopped:
         raise KeyboardInterrupt
     return found.radius.tolist()
 
 
-ASKS: dict[str, Callable[[Plan, Any, list[Any], Labels], list[Row]]] = {
+ASKS: dict[str, Callable[[Plan, Any, Inputs, Labels], list[Row]]] = {
     "certify": _certify,
     "verify": _verify,
     "attack": _attack,

@@ -16,7 +16,9 @@ class Engine(Protocol):
     """`work` answers every batch, in any order; `workers` is how many at once."""
 
     @property
-    def workers(self) -> int: ...
+    def workers(self) -> int:
+        """How many batches are worked on at once."""
+        ...
 
     def work(self, worker: Worker, batches: Sequence[Batch], fresh: Callable[[Batch], Batch]) -> Iterator[Done]:
         """`fresh(batch)` is what is still to do of a batch when its turn comes."""

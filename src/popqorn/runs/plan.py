@@ -42,6 +42,8 @@ class Plan:
       `offset` of a `Property`; `target`: only this class must not overtake the label. Else the decision must stay as it is.
     - `method`, `effort`, `seconds`, `tolerance`, `dtype`, `seed`: as in `certify` and `attack`.
     - `device`: where the model and the samples go; `batch`: how many samples are asked about at once.
+
+    >>> plan = Plan(command="verify", norm=2, eps=0.01, clip=(0, 1))
     """
 
     command: str = "certify"
@@ -85,6 +87,7 @@ class Plan:
 
     @property
     def ball(self) -> Ball:
+        """Where inputs move, but for each feature's share."""
         return Ball(self.norm, frames=self.frames, clip=self.clip, total=self.total)
 
     @property
@@ -92,7 +95,7 @@ class Plan:
         """Whether what must hold is a decision."""
         return self.within is None and self.inequalities is None
 
-    def region(self, model: Any, inputs: Sequence[Any]) -> Region:
+    def region(self, model: Any, inputs: Any) -> Region:
         """What may happen to these inputs, which have one shape."""
         if self.synonyms is not None:
             if not isinstance(model, TextClassifier):

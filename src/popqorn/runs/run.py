@@ -32,10 +32,12 @@ class Run:
 
     @property
     def rows(self) -> Iterator[Row]:
+        """One dictionary per sample that is done, in the order of the samples: `sample`, `label`, `status` and what was asked."""
         return self.store.rows(self.name)
 
     @property
     def missing(self) -> list[int]:
+        """The samples that have no row yet."""
         return [tag["sample"] for tag in self.store.missing(self.name)]
 
     def meets(self, eps: float) -> bool:
@@ -75,7 +77,7 @@ def run(
     >>> [row["radius"] for row in found.rows]
     """
     begun = prepare(model, data, Plan() if plan is None else plan, store=store, samples=samples)
-    begun.work(read_engine(engine, workers, address), tell)
+    begun.work(read_engine(engine, workers, address, begun.worker.plan.device), tell)
     return begun.run
 
 
@@ -126,7 +128,7 @@ def prepare(
         "python": platform.python_version(),
         "machine": platform.platform(),
         "model": str(model) if isinstance(model, str | Path) else type(model).__name__,
-        "model_hash": worker.ready(),
+        "model_hash": worker.identity(),
         "data": str(data) if isinstance(data, str | Path) else "given",
         "data_hash": key_of(texts),
         "samples": len(chosen),

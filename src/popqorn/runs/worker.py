@@ -1,8 +1,9 @@
 """One process's share of a run: a model that is loaded once, and batches of samples in, rows out."""
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -44,15 +45,30 @@ class Worker:
     model: Any
     plan: Plan
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was loaded: every process reads the file itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _given(self) -> Any:
+        return read_given_model(self.model)
+
     @cached_property
     def _loaded(self) -> Any:
-        model = read_given_model(self.model)
-        return model.to(self.plan.device) if isinstance(model, torch.nn.Module) else model
+        """The model where it is to compute."""
+        model, device = self._given, torch.device(self.plan.device)
+        if not isinstance(model, torch.nn.Module) or all(part.device == device for part in model.parameters()):
+            return model
+        return copy.deepcopy(model).to(device)  # a module of the user's stays where it is
 
-    def ready(self) -> str:
-        """Load the model; what tells it from others."""
+    def identity(self) -> str:
+        """What tells the model from others."""
+        read_model(self._given)
+        return identity(self.model, self._given)
+
+    def load(self) -> None:
+        """Bring the model to its device now, not with the first batch."""
         read_model(self._loaded)
-        return identity(self.model, self._loaded)
 
     def rows(self, batch: Batch) -> list[tuple[str, Row]]:
         """One row per sample and its key. Where a batch fails, its samples are asked one by one, and those at fault say why."""
@@ -71,16 +87,18 @@ class Worker:
         return [(key, {"label": label, **row, "seconds": seconds}) for key, label, row in named]
 
     def _asked(self, batch: Batch) -> list[Row]:
-        inputs = [one if isinstance(one, str) else _floating(one).to(self.plan.device) for one in batch.inputs]
+        inputs: Any = batch.inputs
+        if not isinstance(inputs[0], str):
+            inputs = _floating(torch.stack(list(inputs))).to(self.plan.device)
         found = ask(self.plan, self._loaded, inputs, batch.labels)
         decisions = self._decisions(inputs) if self.plan.decides_classes else [None] * len(batch)
         return [{"decision": decision, **row} for decision, row in zip(decisions, found, strict=True)]
 
-    def _decisions(self, inputs: Sequence[Any]) -> list[int | None]:
+    def _decisions(self, inputs: Any) -> list[int | None]:
         """What the model itself decides."""
         network = read_model(self._loaded)
         decided: list[int | None] = [None] * len(inputs)
-        for group in network.sequences(list(inputs), None, getattr(torch, self.plan.dtype)):
+        for group in network.sequences(inputs, None, getattr(torch, self.plan.dtype)):
             reading = network.reading(group, decides=True)
             if len(reading.tape.shape) == 1:
                 for sample, decision in zip(group.samples.tolist(), reading.at_inputs.argmax(-1).tolist(), strict=True):
@@ -88,9 +106,9 @@ class Worker:
         return decided
 
 
-def _floating(tensor: Tensor) -> Tensor:
-    """Numbers of images and sensors are often stored as bytes; token ids (one axis) stay what they are."""
-    return tensor if tensor.is_floating_point() or tensor.dim() == 1 else tensor.double()
+def _floating(samples: Tensor) -> Tensor:
+    """Numbers of images and sensors are often stored as bytes; token ids (one axis each) stay what they are."""
+    return samples if samples.is_floating_point() or samples.dim() == 2 else samples.double()
 
 
 def batches(keys: Mapping[int, str], samples: Samples, chosen: Sequence[int], size: int) -> list[Batch]:

@@ -26,6 +26,7 @@ class Decision:
     targets: Any = None
 
     def margins(self, outputs: Tensor, sequences: Sequences) -> Margins:
+        """The rows `output[label] - output[target]`, for outputs `[batch, classes]` or `[batch, steps, classes]`."""
         *steps, classes = outputs.shape[1:]
         if classes < 2:
             raise ValueError(

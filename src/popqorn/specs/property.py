@@ -26,6 +26,7 @@ class Property:
     offset: Any = 0.0
 
     def margins(self, outputs: Tensor, sequences: Sequences) -> Margins:
+        """The rows and offsets as given, checked against outputs `[batch, *output]`."""
         rows = self._read_rows(outputs, sequences)
         count = rows.shape[1]
         offset = read_tensor(self.offset, "offset").to(outputs)

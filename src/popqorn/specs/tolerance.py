@@ -21,6 +21,7 @@ class Tolerance:
     delta: Any
 
     def margins(self, outputs: Tensor, sequences: Sequences) -> Margins:
+        """Two rows per output, `delta - (output - outputs)` and `delta + (output - outputs)`, for outputs `[batch, *output]`."""
         count = outputs[0].numel()
         delta = self._read(outputs, sequences).flatten(1)
         identity = torch.eye(count, dtype=outputs.dtype, device=outputs.device)
