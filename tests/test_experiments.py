@@ -181,6 +181,11 @@ def test_results_of_other_settings_are_left_alone(toys: Path, tmp_path: Path, sm
     assert run("ecg", toys, tmp_path, "--fresh").exit_code == 0
 
 
+def test_the_example_of_the_help_text_is_one_that_is_tested() -> None:
+    told = " ".join(re.sub("[│╭╮╰╯─]", " ", runner.invoke(app, ["experiment", "--help"]).output).split())
+    assert "Example: popqorn experiment strokes --data DIR --quick" in told
+
+
 def test_bad_arguments_are_named(toys: Path, tmp_path: Path) -> None:
     unknown = runner.invoke(app, ["experiment", "imagenet"])
     assert unknown.exit_code == 2

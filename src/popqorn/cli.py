@@ -38,7 +38,7 @@ from popqorn.training.loss import STRENGTH
 from popqorn.working import INTERRUPTED, NOT_MET, told, worked
 
 app = typer.Typer(
-    help="POPQORN proves how far each frame of a sequence may move before a recurrent network changes its decision.",
+    help="POPQORN proves how far the input of a sequence model may be perturbed before what you rely on stops being true.",
     no_args_is_help=True,
 )
 add_commands(app)
@@ -65,7 +65,10 @@ def demo(
     samples: Annotated[int, typer.Option(min=1, max=100, help="How many of the bundled digits.")] = 10,
     out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("popqorn-demo"),
 ) -> None:
-    """Certify a bundled network on bundled MNIST digits: a table of radii, and a picture of each frame's sensitivity."""
+    """Certify a bundled network on bundled MNIST digits: a table of radii, and a picture of each frame's sensitivity.
+
+    Example: popqorn demo --model gru --samples 2
+    """
     if model not in bundled.KINDS:
         raise typer.BadParameter(f"{model!r} is not bundled; pass one of {', '.join(bundled.KINDS)}", param_hint="--model")
     console = Console()
@@ -144,7 +147,7 @@ def robustify(
 ) -> None:
     """Fine-tune a classifier until its decisions can be certified, and keep the best epoch (docs/training.md).
 
-    Example: popqorn robustify digits.safetensors digits.npz --eps 0.02
+    Example: popqorn robustify model.safetensors data.npz --eps 0.02
     """
     console = Console()
     with told(console):
@@ -176,9 +179,7 @@ def robustify(
 # ---- experiments -------------------------------------------------------------------------------------------------------------
 
 
-@app.command(
-    help="Run an experiment on real data: " + "; ".join(f"{name} ({one.summary})" for name, one in EXPERIMENTS.items()) + "."
-)
+@app.command(help=f"Run an experiment on real data: {SUMMARIES}.\n\nExample: popqorn experiment strokes --data DIR --quick")
 def experiment(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets (default: $POPQORN_DATA, else the cache).")] = None,
