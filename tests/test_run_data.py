@@ -8,7 +8,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from popqorn.runs.data import read_data
+from popqorn.runs.data import Fault, read_data
 
 X = np.arange(24.0).reshape(4, 3, 2)
 
@@ -49,6 +49,18 @@ def _table(path: Path, columns: dict[str, list[object]]) -> Path:
     return path
 
 
+def test_rows_at_fault_are_marked_and_the_others_read(tmp_path: Path) -> None:
+    """In place of a sample stands what is wrong with it."""
+    (tmp_path / "t.csv").write_text("sample,u,v,y\na,1,2,0\nb,3,x,1\nb,3,4,1\nc,5,6,1,7\nd,7,8,1\n")
+    read = read_data(tmp_path / "t.csv")
+    assert [isinstance(one, Fault) for one in read.inputs] == [False, True, True, False]
+    assert read.labels == [0, None, None, 1]
+    assert "line 3 of t.csv has 'x' in column 'v'" in str(read.inputs[1])
+    assert "line 5 of t.csv has 5 columns" in str(read.inputs[2])
+    with pytest.raises(ValueError, match="line 3"):
+        read.stacked()
+
+
 def test_text(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("what is it\n\nwhere\tis it\n")
     assert list(read_data(tmp_path / "t.txt").inputs) == ["what is it", "where\tis it"]
@@ -67,9 +79,8 @@ BAD = {
     "a.xlsx": (b"", "no kind that can be read"),
     "cut.npz": (b"PK\x03\x04 cut off", "cannot be read"),
     "cut.npy": (b"\x93NUMPY\x01\x00", "cannot be read"),
-    "ragged.csv": (b"u,v\n1,2\n3\n", "line 3"),
     "empty.csv": (b"u,v\n", "no rows"),
-    "word.csv": (b"u,v\n1,two\n", "column 'v'"),
+    "word.csv": (b"u,v\n1,two\n3,four\n", "column 'v'"),
     "half.csv": (b"u,y\n1,0.5\n", "label of sample 0"),
     "nan.csv": (b"u,y\n1,nan\n", "label of sample 0"),
     "bytes.txt": (b"\xff\xfe\xfa", "cannot be read"),

@@ -280,6 +280,12 @@ def test_samples_at_fault_are_named_and_the_others_done(folder: Path, tmp_path: 
     assert str(FEATURES) in found[4]["error"]
     whole = list(popqorn.run(given(folder)[0], good, store=tmp_path / "other").rows)
     assert [found[i]["radius"] for i in (0, 2, 3, 5)] == pytest.approx([whole[i]["radius"] for i in (0, 2, 3, 5)], rel=1e-3)
+    lines = ["sample,u,v", *(f"{number},{u},{v}" for number, one in enumerate(good) for u, v in one.tolist())]
+    lines[1 + 3 * FRAMES] = "3,0.1"
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    table = list(popqorn.run(given(folder)[0], tmp_path / "x.csv", store=tmp_path / "s").rows)
+    assert [row["status"] == "failed" for row in table] == [number == 3 for number in range(6)]
+    assert table[3]["error"] == "line 14 of x.csv has 2 columns, and the heading has 3"
     inputs[1] = good[1]
     mended = list(popqorn.run(given(folder)[0], inputs, store=tmp_path / "s").rows)
     assert mended[1]["status"] == "certified"

@@ -170,7 +170,7 @@ def robustify(
         console.print(str(found))
         if len(found.epochs) <= epochs:
             console.print(f"Stopped. What is done is kept in [bold]{kept}[/bold]; the same command goes on from there.")
-            raise typer.Exit(130)
+            raise typer.Exit(INTERRUPTED)
         popqorn.save(found.model, out)
         kept.unlink(missing_ok=True)
         console.print(f"Epoch {found.best} is in [bold]{out}[/bold].")

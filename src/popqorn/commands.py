@@ -10,7 +10,7 @@ from rich.console import Console
 
 from popqorn.given import read_given_model
 from popqorn.readers.models import read_model
-from popqorn.runs.data import read_data
+from popqorn.runs.data import Fault, read_data
 from popqorn.runs.engines import read_engine
 from popqorn.runs.export import check_suffix
 from popqorn.runs.plan import Plan
@@ -134,10 +134,11 @@ def info(model: ModelFile, data: Annotated[Path | None, typer.Argument(help="A f
         console.print(f"{model}: {type(network).__name__}, {sum(weights):,} numbers in {len(weights)} tensors.")
         if data is not None:
             read = read_data(data)
-            shapes = sorted({tuple(one.shape) for one in read.inputs if not isinstance(one, str)})
+            shapes = sorted({tuple(one.shape) for one in read.inputs if isinstance(one, torch.Tensor)})
             shown = ", ".join(map(str, shapes[:5])) + (", ..." if len(shapes) > 5 else "") if shapes else "sentences"
-            labels = "no labels" if read.labels is None else f"{len(set(read.labels))} classes"
+            labels = "no labels" if read.labels is None else f"{len({*read.labels} - {None})} classes"
             console.print(f"{data}: {len(read)} samples of {shown}; {labels}.")
-            group = network.sequences([read.inputs[0]], None, torch.float64)[0]
+            first = next(one for one in read.inputs if not isinstance(one, Fault))
+            group = network.sequences([first] if isinstance(first, str) else first.unsqueeze(0), None, torch.float64)[0]
             tape = network.reading(group, decides=True).tape
             console.print(f"Read for the first of them: {len(tape.nodes)} operations, outputs {tuple(tape.shape)}.")

@@ -20,11 +20,21 @@ KINDS = "an .npz or .npy file of arrays, a .csv or .parquet table, or a .txt fil
 
 
 @dataclass(frozen=True)
+class Fault:
+    """What stands in place of a sample that cannot be read: it fails, the others do not."""
+
+    reason: str
+
+
+Sample = Tensor | str | Fault
+
+
+@dataclass(frozen=True)
 class Samples:
     """One entry per sample: `[frames, features]` (or whatever shape the model takes), or a sentence; and its label, if known."""
 
-    inputs: Sequence[Tensor | str]
-    labels: Sequence[int] | None
+    inputs: Sequence[Sample]
+    labels: Sequence[int | None] | None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -33,7 +43,10 @@ class Samples:
         """Inputs and labels as two tensors, for training."""
         if self.labels is None:
             raise ValueError("data holds no labels; training needs y, one class number per sample")
-        arrays = [one for one in self.inputs if not isinstance(one, str)]
+        faults = [one.reason for one in self.inputs if isinstance(one, Fault)]
+        if faults:
+            raise ValueError(f"data: {faults[0]}; mend it")
+        arrays = [one for one in self.inputs if isinstance(one, Tensor)]
         if len({one.shape for one in arrays}) != 1 or len(arrays) < len(self):
             raise ValueError("data holds samples of different shapes; training needs arrays of one shape, pad them")
         return torch.stack(arrays), torch.tensor(self.labels)
@@ -44,8 +57,8 @@ class Samples:
         return [f"{_hash(one)}:{label}" for one, label in zip(self.inputs, labels, strict=True)]
 
 
-def _hash(one: Tensor | str) -> str:
-    return one if isinstance(one, str) else fingerprint([one])
+def _hash(one: Sample) -> str:
+    return fingerprint([one]) if isinstance(one, Tensor) else repr(one)
 
 
 def read_data(data: Any) -> Samples:
@@ -113,17 +126,19 @@ def _samples(inputs: Any, labels: Any, lengths: Any, name: str) -> Samples:
             raise ValueError(f"data: {name} has {len(rows)} samples, but {what} has {len(column)} entries; pass one per sample")
     if lengths is not None:
         rows = [row[: int(length)] for row, length in zip(rows, lengths, strict=True)]
-    return Samples(rows, None if labels is None else _whole(labels, name))
+    if labels is None:
+        return Samples(rows, None)
+    return Samples(rows, [_whole(label, sample, name) for sample, label in enumerate(labels)])
 
 
-def _whole(labels: Any, name: str) -> list[int]:
-    numbers = [float(label) for label in labels]
-    for sample, number in enumerate(numbers):
-        if not number.is_integer():
-            raise ValueError(
-                f"data: the label of sample {sample} of {name} is {number:g}; labels are class numbers, leave others out"
-            )
-    return [int(number) for number in numbers]
+def _whole(label: Any, sample: int, name: str) -> int:
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not number.is_integer() or number < 0:
+        raise ValueError(f"data: the label of sample {sample} of {name} is {label!r}; labels are class numbers, leave others out")
+    return int(number)
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------------
@@ -132,10 +147,12 @@ def _whole(labels: Any, name: str) -> list[int]:
 def _read_csv(path: Path) -> Samples:
     with path.open(newline="", encoding="utf-8-sig") as file:
         heading, *rows = list(csv.reader(file)) or [[]]
-    for line, row in enumerate(rows, start=2):
+    faults = {}
+    for place, row in enumerate(rows):
         if len(row) != len(heading):
-            raise ValueError(f"data: line {line} of {path.name} has {len(row)} columns, and the heading has {len(heading)}")
-    return _table(path.name, heading, list(zip(*rows, strict=True)) if rows else [])
+            faults[place] = f"line {place + 2} of {path.name} has {len(row)} columns, and the heading has {len(heading)}"
+            rows[place] = (row + [""] * len(heading))[: len(heading)]
+    return _table(path.name, heading, list(zip(*rows, strict=True)) if rows else [], faults)
 
 
 def _read_parquet(path: Path) -> Samples:
@@ -144,32 +161,46 @@ def _read_parquet(path: Path) -> Samples:
     except ImportError:
         raise ValueError("data: .parquet files need pyarrow; pip install 'popqorn[tables]'") from None
     table = parquet.read_table(path)
-    return _table(path.name, table.column_names, [column.to_pylist() for column in table.columns])
+    return _table(path.name, table.column_names, [column.to_pylist() for column in table.columns], {})
 
 
-def _table(name: str, heading: Sequence[str], columns: Sequence[Sequence[Any]]) -> Samples:
-    """With a column `sample`, rows are frames; without, a row is a sample of one frame. All columns but these are features."""
+def _table(name: str, heading: Sequence[str], columns: Sequence[Sequence[Any]], faults: dict[int, str]) -> Samples:
+    """With a column `sample`, rows are frames; without, a row is a sample of one frame. All columns but these are features.
+
+    `faults` says which rows are none, and why; cells that are no numbers are added to it.
+    """
     if not columns:
         raise ValueError(f"data: {name} has no rows; it needs a heading and a row per frame or sample")
     named = dict(zip(heading, columns, strict=True))
     label = next((column for column in LABELS if column in named), None)
     features = [column for column in heading if column not in (SAMPLE, label)]
-    values = np.array([_numbers(name, column, named[column]) for column in features]).T
+    values = np.array([_numbers(name, column, named[column], faults) for column in features]).T
     of = [str(place) for place in range(len(values))] if SAMPLE not in named else [str(entry) for entry in named[SAMPLE]]
     places: dict[str, list[int]] = {}
     for place, sample in enumerate(of):
         places.setdefault(sample, []).append(place)
-    rows = [torch.from_numpy(values[some]) for some in places.values()]
-    labels = None if label is None else _whole([named[label][some[0]] for some in places.values()], name)
-    return Samples(rows, labels)
+    rows: list[Sample] = []
+    labels: list[int | None] = []
+    for number, some in enumerate(places.values()):
+        reason = next((faults[place] for place in some if place in faults), None)
+        rows.append(torch.from_numpy(values[some]) if reason is None else Fault(reason))
+        labels.append(None if label is None or reason is not None else _whole(named[label][some[0]], number, name))
+    return Samples(rows, None if label is None else labels)
 
 
-def _numbers(name: str, column: str, entries: Sequence[Any]) -> list[float]:
+def _numbers(name: str, column: str, entries: Sequence[Any], faults: dict[int, str]) -> list[float]:
     """Empty cells are NaN: their samples fail, the others do not."""
-    try:
-        return [float("nan") if entry in ("", None) else float(entry) for entry in entries]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"data: column {column!r} of {name} is not numbers ({error}); leave it out") from None
+    numbers, wrong = [], {}
+    for place, entry in enumerate(entries):
+        try:
+            numbers.append(float("nan") if entry in ("", None) else float(entry))
+        except (TypeError, ValueError):
+            numbers.append(float("nan"))
+            wrong[place] = f"line {place + 2} of {name} has {entry!r} in column {column!r}, which is no number"
+    if len(wrong) == len(entries):
+        raise ValueError(f"data: column {column!r} of {name} is not numbers ({entries[0]!r}); leave it out")
+    faults.update(wrong | faults)
+    return numbers
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------------

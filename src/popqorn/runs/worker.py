@@ -13,7 +13,7 @@ from torch import Tensor
 from popqorn.given import read_given_model
 from popqorn.readers.models import read_model
 from popqorn.runs.ask import ask
-from popqorn.runs.data import Samples
+from popqorn.runs.data import Fault, Sample, Samples
 from popqorn.runs.identity import identity
 from popqorn.runs.plan import Plan
 from popqorn.runs.store import FAILED, Row
@@ -27,8 +27,8 @@ class Batch:
 
     keys: tuple[str, ...]
     samples: tuple[int, ...]
-    inputs: tuple[Tensor | str, ...]
-    labels: tuple[int, ...] | None
+    inputs: tuple[Sample, ...]
+    labels: tuple[int | None, ...] | None
 
     def one(self, place: int) -> "Batch":
         label = None if self.labels is None else (self.labels[place],)
@@ -88,9 +88,12 @@ class Worker:
 
     def _asked(self, batch: Batch) -> list[Row]:
         inputs: Any = batch.inputs
+        if isinstance(inputs[0], Fault):
+            raise ValueError(inputs[0].reason)
         if not isinstance(inputs[0], str):
             inputs = _floating(torch.stack(list(inputs))).to(self.plan.device)
-        found = ask(self.plan, self._loaded, inputs, batch.labels)
+        labels = None if batch.labels is None else [label for label in batch.labels if label is not None]
+        found = ask(self.plan, self._loaded, inputs, labels)
         decisions = self._decisions(inputs) if self.plan.decides_classes else [None] * len(batch)
         return [{"decision": decision, **row} for decision, row in zip(decisions, found, strict=True)]
 
@@ -124,8 +127,9 @@ def batches(keys: Mapping[int, str], samples: Samples, chosen: Sequence[int], si
     return sorted(found, key=lambda batch: batch.samples[0])
 
 
-def _shape(one: Tensor | str) -> tuple[int, ...]:
-    return () if isinstance(one, str) else tuple(one.shape)
+def _shape(one: Sample) -> tuple[int, ...]:
+    """What can be asked about together; what cannot be read stands apart."""
+    return tuple(one.shape) if isinstance(one, Tensor) else (-1,) if isinstance(one, Fault) else ()
 
 
 def without(batch: Batch, done: set[str]) -> Batch:
