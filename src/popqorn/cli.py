@@ -1,6 +1,7 @@
 """The command line: `popqorn demo`, `popqorn certify MODEL DATA`, `popqorn experiment NAME`, `popqorn report RESULTS`."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,8 @@ SUMMARIES = "; ".join(f"{name} ({one.summary})" for name, one in EXPERIMENTS.ite
 
 
 def main() -> None:
-    """The `popqorn` command."""
+    """The `popqorn` command; as with `python -m`, modules of the current folder can be named."""
+    sys.path.insert(0, str(Path.cwd()))
     app()
 
 

@@ -16,6 +16,7 @@ from popqorn.runs.export import check_suffix
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import FILE, FOLDER, prepare, proven_to
 from popqorn.runs.store import Row
+from popqorn.runs.worker import Worker
 from popqorn.working import INTERRUPTED, NOT_MET, PICTURES, show_curve, show_rows, told, worked
 
 ModelFile = Annotated[str, typer.Argument(help="A .onnx, .safetensors or .pt2 file, or package.module:factory.")]
@@ -129,9 +130,9 @@ def info(model: ModelFile, data: Annotated[Path | None, typer.Argument(help="A f
     """
     console = Console()
     with told(console):
-        network = read_model(read_given_model(model))
-        weights = [tensor.numel() for _, tensor in network.tensors()]
-        console.print(f"{model}: {type(network).__name__}, {sum(weights):,} numbers in {len(weights)} tensors.")
+        worker = Worker(read_given_model(model), Plan())
+        network = read_model(worker.model)
+        console.print(f"{model}: {worker.summary()}.")
         if data is not None:
             read = read_data(data)
             shapes = sorted({tuple(one.shape) for one in read.inputs if isinstance(one, torch.Tensor)})

@@ -31,8 +31,10 @@ log = logging.getLogger("popqorn")
 def worked(console: Console, prepared: Prepared, engine: Any) -> bool:
     """Do what is left; False if the user stopped it."""
     plan, total, left = prepared.worker.plan, len(prepared.keys), len(prepared.left)
+    how = "" if plan.command == "attack" else f"{plan.method}, "
+    region = f"p = {plan.norm:g}" if plan.synonyms is None else "words"
     what = (
-        f"{plan.command}: {total} samples, {total - left} done before; {plan.method}, p = {plan.norm:g}, {plan.dtype}, "
+        f"{plan.command}: {total} samples, {total - left} done before; {how}{region}, {plan.dtype}, "
         f"{engine.workers} worker(s). Rows are kept in {prepared.run.store.path} (run {prepared.run.name})."
     )
     console.print(what, soft_wrap=True, highlight=False)

@@ -128,6 +128,7 @@ def prepare(
         "python": platform.python_version(),
         "machine": platform.platform(),
         "model": str(model) if isinstance(model, str | Path) else type(model).__name__,
+        "model_summary": worker.summary(),
         "model_hash": worker.identity(),
         "data": str(data) if isinstance(data, str | Path) else "given",
         "data_hash": key_of(texts),

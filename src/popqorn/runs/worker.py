@@ -61,6 +61,11 @@ class Worker:
             return model
         return copy.deepcopy(model).to(device)  # a module of the user's stays where it is
 
+    def summary(self) -> str:
+        """What kind of model it is, and how large."""
+        sizes = [tensor.numel() for _, tensor in read_model(self._given).tensors()]
+        return f"{type(self._given).__name__}, {sum(sizes):,} numbers in {len(sizes)} tensors"
+
     def identity(self) -> str:
         """What tells the model from others."""
         read_model(self._given)
