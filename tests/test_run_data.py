@@ -32,8 +32,8 @@ def test_tables(tmp_path: Path, kind: str) -> None:
     read = read_data(_table(tmp_path / f"frames.{kind}", frames))
     assert [one.tolist() for one in read.inputs] == [[[1, 5], [2, 6], [4, 8]], [[3, 7]]]
     assert read.labels == [1, 0]
-    samples = read_data(_table(tmp_path / f"samples.{kind}", {"u": [1.0, 2.0], "y": [3, 4]}))
-    assert [one.tolist() for one in samples.inputs] == [[[1]], [[2]]]
+    samples = read_data(_table(tmp_path / f"samples.{kind}", {" u": [1.0, 2.0], "v": [5.0, 6.0], "Y": [3, 4]}))
+    assert [one.tolist() for one in samples.inputs] == [[1, 5], [2, 6]], "a row without frames"
     assert samples.labels == [3, 4]
     holes = read_data(_table(tmp_path / f"holes.{kind}", {"u": [1.0, None], "v": [2.0, 3.0]}))
     assert torch.isnan(torch.stack(list(holes.inputs))).flatten().tolist() == [False, False, True, False]
@@ -62,10 +62,22 @@ def test_rows_at_fault_are_marked_and_the_others_read(tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("what is it\n\nwhere\tis it\n")
-    assert list(read_data(tmp_path / "t.txt").inputs) == ["what is it", "where\tis it"]
+    (tmp_path / "t.txt").write_text("what is it\n\nwhere is it\n")
+    assert list(read_data(tmp_path / "t.txt").inputs) == ["what is it", "where is it"]
     (tmp_path / "l.txt").write_text("1\twhat is it\n0\twhere\n")
     assert read_data(tmp_path / "l.txt").labels == [1, 0]
+
+
+def test_labels_of_steps(tmp_path: Path) -> None:
+    """One per step, padded as the inputs are; where no decision is asked about, `y` may be anything."""
+    np.savez(tmp_path / "a.npz", x=X, y=[[0, 1, 2], [1, 1, -1], [2, 0, 0], [0, 0, 0]], lengths=[3, 3, 3, 3])
+    with pytest.raises(ValueError, match=r"sample 1 of a\.npz is \[1, 1, -1\]"):
+        _ = read_data(tmp_path / "a.npz").labels
+    np.savez(tmp_path / "a.npz", x=X, y=[[0, 1, 2], [1, 1, 0], [2, 0, 0], [0, 0, 0]], lengths=[3, 2, 1, 3])
+    assert read_data(tmp_path / "a.npz").labels == [(0, 1, 2), (1, 1), (2,), (0, 0, 0)]
+    np.savez(tmp_path / "a.npz", x=X, y=np.zeros((4, 1)))
+    assert read_data(tmp_path / "a.npz").labels == [0, 0, 0, 0]
+    assert read_data((X, [0.5] * 4)).unlabelled().labels is None
 
 
 def test_hashes_tell_samples_and_labels_apart() -> None:
@@ -82,8 +94,15 @@ BAD = {
     "empty.csv": (b"u,v\n", "no rows"),
     "word.csv": (b"u,v\n1,two\n3,four\n", "column 'v'"),
     "half.csv": (b"u,y\n1,0.5\n", "label of sample 0"),
+    "word_label.csv": (b"u,y\n1,cat\n", "number the classes"),
+    "both.csv": (b"u,y,label\n1,0,1\n", "a label, twice"),
+    "twice.csv": (b"u,u\n1,0\n", "twice"),
+    "semi.csv": (b"u;y\n1;0\n", "semicolons"),
+    "headless.csv": (b"1,2\n3,4\n", "names the columns"),
+    "tabs.txt": (b"0\twhat\nwhere\n", "line 2 of tabs.txt"),
+    "named.txt": (b"loc\twhat\n", "line 1 of named.txt"),
     "nan.csv": (b"u,y\n1,nan\n", "label of sample 0"),
-    "bytes.txt": (b"\xff\xfe\xfa", "cannot be read"),
+    "bytes.txt": (b"\xff\xfe\xfa", "save it as UTF-8"),
     "cut.parquet": (b"PAR1 cut", "cannot be read"),
 }
 
@@ -94,7 +113,7 @@ def test_bad_files_are_named(tmp_path: Path, name: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
-        read_data(tmp_path / name)
+        _ = read_data(tmp_path / name).labels
     assert name in str(caught.value)
 
 
@@ -103,7 +122,21 @@ def test_bad_arrays_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", x=X, y=[0, 1])
     np.savez(tmp_path / "objects.npz", x=np.array([[1], [1, 2]], dtype=object))
     np.save(tmp_path / "flat.npy", np.arange(3.0))
-    for name, message in {"other": "holds images", "few": "4 samples, but y has 2", "objects": "cannot be read"}.items():
+    np.savez(tmp_path / "complex.npz", x=X * 1j)
+    for length in (4, 0, -1, 1.5):
+        np.savez(tmp_path / "long.npz", x=X, lengths=[3, 3, length, 3])
+        with pytest.raises(ValueError, match=f"lengths of long.npz hold {length} for sample 2, which has 3 frames"):
+            read_data(tmp_path / "long.npz")
+    for labels in (np.zeros((4, 2)), np.zeros((4, 1, 1))):
+        np.savez(tmp_path / "shape.npz", x=X, y=labels)
+        with pytest.raises(ValueError, match=r"pass \[samples\], or \[samples, frames\]"):
+            _ = read_data(tmp_path / "shape.npz").labels
+    for name, message in {
+        "other": "holds images",
+        "few": "4 samples, but y has 2",
+        "complex": "complex numbers",
+        "objects": "nothing is unpickled",
+    }.items():
         with pytest.raises(ValueError, match=message):
             read_data(tmp_path / f"{name}.npz")
     with pytest.raises(ValueError, match="shape"):

@@ -165,6 +165,23 @@ def test_shares_of_the_size(folder: Path, tmp_path: Path) -> None:
     assert all(low <= high for low, high in zip(row["frames"], row["frames_attacked"], strict=True))
 
 
+def test_a_label_for_every_step(tmp_path: Path) -> None:
+    model, inputs = popqorn.SequenceClassifier(nn.GRU(2, 3), nn.Linear(3, 2), pooling=None), torch.randn(4, 3, 2)
+    labels = model(inputs).argmax(-1)
+    labels[1, 2] = 1 - labels[1, 2]
+    found = list(popqorn.run(model, (inputs, labels), store=tmp_path / "s").rows)
+    assert [row["status"] == "misclassified" for row in found] == [False, True, False, False]
+    assert found[1]["label"] == labels[1].tolist()
+    proven = popqorn.certify(model, inputs, labels=labels)
+    assert [row["radius"] for row in found] == pytest.approx(proven.radius.tolist(), rel=1e-3)
+
+
+def test_labels_may_be_anything_where_no_decision_is_asked_about(tmp_path: Path) -> None:
+    model, inputs = popqorn.SequenceClassifier(nn.GRU(2, 3), nn.Linear(3, 1)), torch.randn(4, 3, 2)
+    found = list(popqorn.run(model, (inputs, torch.randn(4)), Plan(within=0.1), store=tmp_path / "s").rows)
+    assert all(row["status"] == "certified" and row["label"] is None for row in found)
+
+
 def test_samples_of_one_frame(tmp_path: Path) -> None:
     """Rows of a table without frames are what `certify` takes as `[batch, features]`."""
     model, inputs = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(5, 2)
@@ -175,14 +192,8 @@ def test_samples_of_one_frame(tmp_path: Path) -> None:
     assert all(row["radius"] <= row["attacked"] for row in found.rows)
 
 
-def test_a_target_and_inequalities(folder: Path, tmp_path: Path) -> None:
+def test_inequalities(folder: Path, tmp_path: Path) -> None:
     model, inputs = popqorn.load(given(folder)[0]), torch.from_numpy(np.load(given(folder)[1])["x"])
-    decisions = model(inputs).argmax(-1)
-    targeted = list(popqorn.run(given(folder)[0], inputs, Plan(target=0), store=tmp_path / "s").rows)
-    others = [sample for sample, decision in enumerate(decisions.tolist()) if decision != 0]
-    assert [row["sample"] for row in targeted if row["status"] == "failed"] == [s for s in range(24) if s not in others]
-    proven = popqorn.certify(model, inputs[others], targets=[0] * len(others))
-    assert [targeted[sample]["radius"] for sample in others] == pytest.approx(proven.radius.tolist(), rel=1e-3)
     rows, offset = np.eye(CLASSES)[:1], np.array([3.0])
     np.savez(tmp_path / "claim.npz", rows=rows, offset=offset)
     plan = Plan(inequalities=str(tmp_path / "claim.npz"))
@@ -277,6 +288,8 @@ def test_samples_at_fault_are_named_and_the_others_done(folder: Path, tmp_path: 
     found = list(popqorn.run(given(folder)[0], inputs, store=tmp_path / "s").rows)
     assert [row["status"] for row in found].count("failed") == 2
     assert "NaN" in found[1]["error"]
+    assert "sample 1" in found[1]["error"], "the number it has in the data"
+    assert [row["radius"] is None for row in found] == [number in (1, 4) for number in range(6)]
     assert str(FEATURES) in found[4]["error"]
     whole = list(popqorn.run(given(folder)[0], good, store=tmp_path / "other").rows)
     assert [found[i]["radius"] for i in (0, 2, 3, 5)] == pytest.approx([whole[i]["radius"] for i in (0, 2, 3, 5)], rel=1e-3)
@@ -295,8 +308,17 @@ def test_bad_runs_are_named(folder: Path, tmp_path: Path) -> None:
     model, data = given(folder)
     for call, message in (
         (lambda: Plan("prove"), "command"),
-        (lambda: Plan("verify"), "eps is None"),
+        (lambda: Plan("verify"), "eps is not given"),
         (lambda: Plan(eps=0.1), "eps is 0.1"),
+        (lambda: Plan("verify", eps=math.nan), "eps is nan"),
+        (lambda: Plan(within=-1.0), "within is -1"),
+        (lambda: Plan(clip=(1.0, 0.0)), "clip is"),
+        (lambda: Plan(scale=(0.0, 0.0)), "scale is"),
+        (lambda: Plan(tolerance=0.0), "tolerance is 0"),
+        (lambda: Plan(device="nowhere"), "device is 'nowhere', which is not there"),
+        (lambda: Plan(synonyms="none.json"), "synonyms: 'none.json'"),
+        (lambda: popqorn.run("nets/m.py", data), "nets.m:FUNCTION"),
+        (lambda: popqorn.run("math:sqrt", data), "calling it raised TypeError"),
         (lambda: Plan(dtype="float16"), "dtype"),
         (lambda: Plan(norm=0.5), "norm"),
         (lambda: Plan(batch=0), "batch"),

@@ -36,7 +36,7 @@ from popqorn.runs.run import FILE as RUNS_FILE
 from popqorn.runs.run import FOLDER
 from popqorn.runs.store import Store
 from popqorn.training.loss import STRENGTH
-from popqorn.working import INTERRUPTED, NOT_MET, told, worked
+from popqorn.working import INTERRUPTED, NOT_MET, say, told, worked
 
 app = typer.Typer(
     help="POPQORN proves how far the input of a sequence model may be perturbed before what you rely on stops being true.",
@@ -169,13 +169,13 @@ def robustify(
                 kept=kept,
                 progress=lambda done, total: at(done / total),
             )
-        console.print(str(found))
+        say(console, str(found))
         if len(found.epochs) <= epochs:
-            console.print(f"Stopped. What is done is kept in [bold]{kept}[/bold]; the same command goes on from there.")
+            say(console, f"Stopped. What is done is kept in {kept}; the same command goes on from there.")
             raise typer.Exit(INTERRUPTED)
         popqorn.save(found.model, out)
         kept.unlink(missing_ok=True)
-        console.print(f"Epoch {found.best} is in [bold]{out}[/bold].")
+        say(console, f"Epoch {found.best} is in {out}.")
 
 
 # ---- experiments -------------------------------------------------------------------------------------------------------------
@@ -202,9 +202,10 @@ def experiment(
         try:
             chosen.run(results, Setup(data or default_folder(), out / "networks", count, quick, _tracker(console)))
         except KeyboardInterrupt:
-            console.print(
-                f"Stopped. What is done is kept in [bold]{folder}[/bold]; the same command goes on from there, "
-                f"`popqorn report {folder}` shows what there is."
+            say(
+                console,
+                f"Stopped. What is done is kept in {folder}; the same command goes on from there, `popqorn report {folder}` "
+                "shows what there is.",
             )
             raise typer.Exit(INTERRUPTED) from None
         console.print(f"Done in {time.perf_counter() - started:.0f} s.")
@@ -245,11 +246,11 @@ def report(
 
 
 def _write(console: Console, found: Report, folder: Path) -> None:
-    console.print(found.lead, soft_wrap=True, highlight=False)
+    say(console, found.lead)
     for value, meaning in found.facts:
-        console.print(f"  [bold]{value}[/bold] {meaning}")
+        say(console, f"  {value} {meaning}")
     page, *others = found.write(folder, _tracker(console))
-    console.print(f"Page: [bold]{page}[/bold], beside {len(others)} tables and pictures.", soft_wrap=True)
+    say(console, f"Page: {page}, beside {len(others)} tables and pictures.")
 
 
 def _tracker(console: Console) -> Track:

@@ -15,9 +15,9 @@ from popqorn.runs.engines import read_engine
 from popqorn.runs.export import check_suffix
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import FILE, FOLDER, prepare, proven_to
-from popqorn.runs.store import Row
-from popqorn.runs.worker import Worker
-from popqorn.working import INTERRUPTED, NOT_MET, PICTURES, show_curve, show_rows, told, worked
+from popqorn.runs.store import FAILED, Row
+from popqorn.runs.worker import Worker, together
+from popqorn.working import INTERRUPTED, NOT_MET, PICTURES, say, show_curve, show_rows, told, worked
 
 ModelFile = Annotated[str, typer.Argument(help="A .onnx, .safetensors or .pt2 file, or package.module:factory.")]
 DataFile = Annotated[Path, typer.Argument(help="An .npz or .npy file (x, y, lengths), a .csv or .parquet table, .txt sentences.")]
@@ -61,7 +61,6 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
         eps: Annotated[float | None, Given(help="The size, for `verify`.")] = None,
         within: Annotated[float | None, Given(help="Outputs must stay this close, instead of the decision.")] = None,
         inequalities: Annotated[Path | None, Given(help="An .npz file: rows @ output + offset > 0 must hold.")] = None,
-        target: Annotated[int | None, Given(min=0, help="Only this class must not overtake the label.")] = None,
         method: Annotated[str, Given(help="planes, tight, split, lines, constants or interval.")] = "planes",
         effort: Annotated[int | None, Given(help="1 to 3, for tight.")] = None,
         seconds: Annotated[float | None, Given(help="Time for each sample, for split and effort 3.")] = None,
@@ -81,6 +80,7 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
         console = Console()
         with told(console):
             plan = Plan.of({**_settings(context), "command": asks, **_configured(context, config, asks)})
+            _check_require(require, plan)
             if out is not None:
                 check_suffix(out, PICTURES if name == "curve" else ())
             prepared = prepare(model, data, plan, store=store, samples=samples)
@@ -89,13 +89,27 @@ def _add(app: typer.Typer, name: str, summary: str) -> None:
             (show_curve if name == "curve" else show_rows)(console, prepared.run, out)
             if require is not None:
                 met = sum(proven_to(row, require) for row in prepared.run.rows)
-                console.print(f"Proven to {require:g}: [bold]{met} of {prepared.run.about['samples']}[/bold].")
+                say(console, f"Proven to {require:g}: {met} of {prepared.run.about['samples']}.")
+            if finished and all(row["status"] == FAILED for row in prepared.run.rows):
+                raise ValueError("every sample failed; what is said of the first holds for the call as a whole")
         if not finished:
             raise typer.Exit(INTERRUPTED)
         if require is not None and not prepared.run.meets(require):
             raise typer.Exit(NOT_MET)
 
     app.command(name, help=f"{summary}\n\nExample: popqorn {name} model.onnx data.npz{size} --norm inf --out rows.csv")(command)
+
+
+def _check_require(require: float | None, plan: Plan) -> None:
+    """A requirement that no outcome could meet is a wrong call."""
+    if require is None:
+        return
+    if not 0 <= require < math.inf:
+        raise ValueError(f"require is {require}; pass a finite size, not negative")
+    if plan.command == "attack":
+        raise ValueError(f"require is {require:g}, but attacks prove nothing; ask `popqorn certify` or `bracket`")
+    if plan.eps is not None and not plan.eps >= require:
+        raise ValueError(f"require is {require:g}, but eps is {plan.eps:g}; prove at that size: --eps {require:g}")
 
 
 def _settings(context: typer.Context) -> Row:
@@ -132,14 +146,16 @@ def info(model: ModelFile, data: Annotated[Path | None, typer.Argument(help="A f
     with told(console):
         worker = Worker(read_given_model(model), Plan())
         network = read_model(worker.model)
-        console.print(f"{model}: {worker.summary()}.")
+        say(console, f"{model}: {worker.summary()}.")
         if data is not None:
             read = read_data(data)
             shapes = sorted({tuple(one.shape) for one in read.inputs if isinstance(one, torch.Tensor)})
             shown = ", ".join(map(str, shapes[:5])) + (", ..." if len(shapes) > 5 else "") if shapes else "sentences"
-            labels = "no labels" if read.labels is None else f"{len({*read.labels} - {None})} classes"
-            console.print(f"{data}: {len(read)} samples of {shown}; {labels}.")
-            first = next(one for one in read.inputs if not isinstance(one, Fault))
-            group = network.sequences([first] if isinstance(first, str) else first.unsqueeze(0), None, torch.float64)[0]
+            labels = "no labels" if read.said is None else f"{len(set(map(str, read.said)))} labels"
+            say(console, f"{data}: {len(read)} samples of {shown}; {labels}.")
+            first = next((one for one in read.inputs if not isinstance(one, Fault)), None)
+            if first is None:
+                raise ValueError(f"data: {data.name} holds no sample that can be read")
+            group = network.sequences(together([first]), None, torch.float64)[0]
             tape = network.reading(group, decides=True).tape
-            console.print(f"Read for the first of them: {len(tape.nodes)} operations, outputs {tuple(tape.shape)}.")
+            say(console, f"Read for the first of them: {len(tape.nodes)} operations, outputs {tuple(tape.shape)}.")

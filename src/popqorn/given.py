@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from popqorn.files.load import load
+from popqorn.readers.network import Network
 
 
 def read_given_model(given: Any) -> Any:
@@ -14,12 +15,24 @@ def read_given_model(given: Any) -> Any:
     if not isinstance(given, str | Path):
         return given
     if ":" not in str(given) or Path(given).exists():
+        path = Path(given)
+        if path.suffix == ".py":
+            raise ValueError(f"model is {str(given)!r}; name a function in it: {'.'.join(path.with_suffix('').parts)}:FUNCTION")
         return load(given)
     name, _, factory = str(given).partition(":")
     try:
-        return getattr(importlib.import_module(name), factory)()
+        found = getattr(importlib.import_module(name), factory)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"model is {given!r}, but {error}; pass package.module:factory, importable from here") from error
+    if isinstance(found, nn.Module | Network):
+        return found
+    try:
+        return found()
+    except Exception as error:  # whatever the user's own code raises
+        raise ValueError(
+            f"model is {given!r}, but calling it raised {type(error).__name__}: {error}; name a function without arguments that "
+            "returns the model, or the model itself"
+        ) from error
 
 
 def read_trainable(given: str) -> nn.Module:

@@ -102,6 +102,16 @@ def read_seed(seed: Any) -> int:
     return seed
 
 
+def read_device(device: Any) -> torch.device:
+    """A device that is there."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"device is {device!r}, which is not there ({error}); pass 'cpu', or 'cuda' where there is one"
+        ) from None
+
+
 def read_tolerance(tolerance: Any) -> float:
     if not isinstance(tolerance, int | float) or not 1e-9 <= tolerance < 1:
         raise ValueError(f"tolerance is {tolerance!r}; pass a relative width of the search between 1e-9 and 1")

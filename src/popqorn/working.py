@@ -1,6 +1,7 @@
 """A run at the command line: what it will do, how far it is, what it found; a log beside the store; exit codes for scripts."""
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ EVERY = 60.0  # seconds between lines where there is no terminal
 MET, NOT_MET, USAGE, INTERRUPTED = 0, 1, 2, 3
 PICTURES = (".png", ".svg", ".pdf")
 SIZES = 10  # of a curve
+TOLD = 3  # samples that failed for one reason; the log has them all
 
 log = logging.getLogger("popqorn")
 
@@ -37,7 +39,7 @@ def worked(console: Console, prepared: Prepared, engine: Any) -> bool:
         f"{plan.command}: {total} samples, {total - left} done before; {how}{region}, {plan.dtype}, "
         f"{engine.workers} worker(s). Rows are kept in {prepared.run.store.path} (run {prepared.run.name})."
     )
-    console.print(what, soft_wrap=True, highlight=False)
+    say(console, what)
     try:
         with logged(prepared.run.store.path.with_name(f"{prepared.run.name}.log")):
             log.info("%s", what)
@@ -55,6 +57,7 @@ def _progress(console: Console, what: str, before: int, total: int) -> Iterator[
     """A bar with the time left; where there is no terminal, a line after the first batch and one a minute."""
     started = said = time.perf_counter()
     counted = 0
+    failures = Counter[str]()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -67,13 +70,18 @@ def _progress(console: Console, what: str, before: int, total: int) -> Iterator[
 
     def tell(done: int, total: int, rows: list[Row]) -> None:
         nonlocal said, counted
-        counted += sum(row.get("reached") is not None if what == "attack" else radius_of(row) > 0 for row in rows)
+        counted += sum(row["status"] == "broken" if what == "attack" else radius_of(row) > 0 for row in rows)
         for row in rows:
             if row["status"] == FAILED:
                 log.warning("sample %d failed: %s", row["sample"], row["error"])
-                console.print(f"[yellow]sample {row['sample']} failed:[/yellow] {row['error']}", soft_wrap=True, highlight=False)
+                reason = re.sub(r"\d+", "", row["error"])
+                failures[reason] += 1
+                if failures[reason] <= TOLD:
+                    say(console, f"sample {row['sample']} failed: {row['error']}", "yellow")
+                if failures[reason] == TOLD:
+                    say(console, "More that fail for this reason are in the log.", "yellow")
         spent, new = time.perf_counter() - started, done - before
-        share = f"{100 * counted / max(new, 1):.0f} % {'broken' if what == 'attack' else 'proven'}"
+        share = f"{100 * counted / new:.0f} % {'broken' if what == 'attack' else 'proven'}" if new else ""
         bar.update(task, completed=done, proven=share)
         log.info("%d of %d done, %s", done, total, share)
         first = said == started
@@ -113,16 +121,16 @@ def show_rows(console: Console, run: Run, out: Path | None) -> None:
     radii: dict[str, list[float]] = {}
     for row in run.rows:
         counts[row["status"]] += 1
-        radius = row.get("radius", row.get("attacked"))
-        if radius is not None:
-            radii.setdefault(row["status"], []).append(radius)
-    table = Table("status", "samples", "median radius")
+        size = row["attacked"] if row["radius"] is None and "attacked" in row else row["radius"]
+        if size is not None:
+            radii.setdefault(row["status"], []).append(size)
+    table = Table("status", "samples", "median size")
     for status, count in counts.most_common():
         table.add_row(status.replace("_", " "), str(count), f"{median(radii[status]):.5g}" if status in radii else "")
     console.print(table)
     if out is not None:
         export(run.rows, out)
-        console.print(f"{sum(counts.values())} rows in [bold]{out}[/bold].")
+        say(console, f"{sum(counts.values())} rows in {out}.")
 
 
 def show_curve(console: Console, run: Run, out: Path | None) -> None:
@@ -148,7 +156,7 @@ def show_curve(console: Console, run: Run, out: Path | None) -> None:
     elif out is not None:
         export(({name: float(value) for name, value in row.items()} for row in found), out, first=())
     if out is not None:
-        console.print(f"Curve in [bold]{out}[/bold].")
+        say(console, f"Curve in {out}.")
 
 
 @contextmanager
@@ -157,5 +165,10 @@ def told(console: Console) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
-        console.print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        say(console, f"Error: {error}", "bold red")
         raise typer.Exit(USAGE) from error
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """A line as it is: brackets in names and messages are no markup."""
+    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)

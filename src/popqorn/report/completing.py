@@ -42,7 +42,10 @@ def _prepared(found: Evidence, plan: Plan, store: Store, samples: list[int]) -> 
     prepared = prepare(about["model"], about["data"], plan, store=store.path, samples=samples)
     for what in ("model", "data"):
         if prepared.run.about[f"{what}_hash"] != about[f"{what}_hash"]:
-            raise ValueError(f"{what}: {about[what]} has changed since the run; certify it anew, or pass --as-is")
+            raise ValueError(
+                f"{what}: {about[what]} has changed since the run (or a factory gives other weights on every call: seed it); "
+                "certify it anew, or pass --as-is"
+            )
     return prepared
 
 

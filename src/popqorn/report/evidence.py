@@ -8,7 +8,7 @@ from typing import Any
 from popqorn.runs.run import proven_to
 from popqorn.runs.store import FAILED, Row, Store
 
-QUESTION = ("norm", "clip", "total", "frames", "scale", "synonyms", "most", "within", "inequalities", "target")
+QUESTION = ("norm", "clip", "total", "frames", "scale", "synonyms", "most", "within", "inequalities")
 WRONG = ("misclassified", "violated")
 
 

@@ -158,7 +158,7 @@ def _claim(plan: Row) -> str:
         return f"every output stays within {plan['within']:g} of what it is"
     if plan["inequalities"] is not None:
         return f"the inequalities of {plan['inequalities']} hold"
-    return "the decision stays" if plan["target"] is None else f"class {plan['target']} does not overtake the label"
+    return "the decision stays"
 
 
 def _pictures(found: Evidence, require: float | None) -> list[Drawn]:

@@ -13,7 +13,7 @@ from popqorn.runs.plan import Plan
 from popqorn.runs.store import Row
 from popqorn.status import Status
 
-Labels = Sequence[int] | None
+Labels = Sequence[Any] | None
 
 
 Inputs = Tensor | Sequence[str]  # samples of one shape, or sentences
@@ -28,7 +28,7 @@ def _given(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> Row:
     """What all calls take."""
     return {
         "region": plan.region(model, inputs),
-        "spec": plan.spec(labels, len(inputs)),
+        "spec": plan.spec(labels),
         "dtype": getattr(torch, plan.dtype),
     }
 
@@ -48,7 +48,7 @@ def _verify(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]
 
 def _attack(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
     found = attack(model, inputs, seed=plan.seed, **_given(plan, model, inputs, labels))
-    return _rows(found, attacked=found.radius, status=found.status, reached=_reached(found))
+    return _rows(found, radius=[None] * len(found.status), attacked=found.radius, status=found.status, reached=_reached(found))
 
 
 def _bracket(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list[Row]:
@@ -73,7 +73,7 @@ def _sensitivity(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list
     return _rows(found, radius=[min(row) for row in radii], status=status, frames=radii, frames_attacked=attacked, words=words)
 
 
-def _frames_attacked(plan: Plan, model: Any, sample: Any, label: int | None, frames: int) -> list[float]:
+def _frames_attacked(plan: Plan, model: Any, sample: Any, label: Any, frames: int) -> list[float]:
     """What an attack on every frame alone reaches."""
     copies = [sample] * frames if isinstance(sample, str) else sample.expand(frames, *sample.shape)
     given = _given(plan, model, copies, None if label is None else [label] * frames)

@@ -29,6 +29,7 @@ def lost(reason: str = "") -> Row:
     return {
         "label": None,
         "decision": None,
+        "radius": None,
         "status": FAILED,
         "error": f"its worker died {TRIES} times; is there enough memory? Pass a smaller --batch. {reason}".strip(),
         "seconds": None,

@@ -25,8 +25,12 @@ def export(rows: Iterable[Row], path: Path, first: Sequence[str] = FIRST) -> Non
     table = list(rows)
     names = [*first, *dict.fromkeys(name for row in table for name in row if name not in first)]
     unfinished = path.with_name(path.name + ".part")
-    {".csv": _csv, ".jsonl": _lines, ".parquet": _parquet}[path.suffix.lower()](table, names, unfinished)
-    unfinished.replace(path)
+    try:
+        {".csv": _csv, ".jsonl": _lines, ".parquet": _parquet}[path.suffix.lower()](table, names, unfinished)
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OSError(f"out: {str(path)!r} cannot be written ({error.strerror or error}); the store has all rows") from error
 
 
 def _csv(rows: list[Row], names: list[str], path: Path) -> None:

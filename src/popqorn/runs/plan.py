@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from popqorn.readers.text import TextClassifier
-from popqorn.reading import read_choice, read_count, read_dtype
+from popqorn.reading import read_choice, read_count, read_device, read_dtype, read_norm, read_seed, read_tolerance
 from popqorn.regions.ball import Ball
 from popqorn.regions.region import Region
 from popqorn.relax.methods import read_method
@@ -39,7 +39,7 @@ class Plan:
     - `synonyms`: a .json file of words and what may stand for them, for models that take sentences: `Words`, at most `most` at
       once.
     - `within`: outputs must stay so close to what they are (a `Tolerance`); `inequalities`: an .npz file with `rows` and
-      `offset` of a `Property`; `target`: only this class must not overtake the label. Else the decision must stay as it is.
+      `offset` of a `Property`. Else the decision must stay as it is.
     - `method`, `effort`, `seconds`, `tolerance`, `dtype`, `seed`: as in `certify` and `attack`.
     - `device`: where the model and the samples go; `batch`: how many samples are asked about at once.
 
@@ -57,7 +57,6 @@ class Plan:
     eps: float | None = None
     within: float | None = None
     inequalities: str | None = None
-    target: int | None = None
     method: str = "planes"
     effort: int | None = None
     seconds: float | None = None
@@ -69,19 +68,34 @@ class Plan:
 
     def __post_init__(self) -> None:
         read_choice("command", self.command, COMMANDS)
-        if (self.eps is None) == (self.command == "verify" and self.synonyms is None):
-            raise ValueError(f"eps is {self.eps}; `verify` needs one (not for synonyms), the other commands search for it")
-        if self.synonyms is not None and self.command == "sensitivity":
-            raise ValueError("synonyms are given, but `sensitivity` moves one word's vector at a time; leave them out")
+        object.__setattr__(self, "norm", read_norm(self.norm))
+        if self.eps is None and self.command == "verify" and self.synonyms is None:
+            raise ValueError("eps is not given, the size at which `verify` is to prove; pass --eps (eps= of a Plan)")
+        if self.eps is not None and (self.command != "verify" or self.synonyms is not None):
+            raise ValueError(f"eps is {self.eps}, but this run needs none: `{self.command}` finds the sizes; leave it out")
+        if self.eps is not None and not 0 <= self.eps < math.inf:
+            raise ValueError(f"eps is {self.eps}; pass a finite size, not negative")
+        if self.synonyms is not None:
+            _read_synonyms(self.synonyms)
+            if self.command == "sensitivity":
+                raise ValueError("synonyms are given, but `sensitivity` moves one word's vector at a time; leave them out")
         if self.most is not None and self.synonyms is None:
             raise ValueError(f"most is {self.most}, but no words are exchanged; pass synonyms, or leave it out")
-        claims = [name for name in ("within", "inequalities", "target") if getattr(self, name) is not None]
-        if len(claims) > 1:
-            raise ValueError(f"{' and '.join(claims)} are given; what must hold is one of them")
+        if self.within is not None and self.inequalities is not None:
+            raise ValueError("within and inequalities are given; what must hold is one of them")
+        if self.within is not None and not 0 < self.within < math.inf:
+            raise ValueError(f"within is {self.within}; pass a finite positive number")
+        if self.clip is not None and not self.clip[0] < self.clip[1]:
+            raise ValueError(f"clip is {self.clip}; pass the least and the greatest value, in this order")
+        if isinstance(self.scale, tuple) and not (all(0 <= share < math.inf for share in self.scale) and any(self.scale)):
+            raise ValueError(f"scale is {self.scale}; pass finite shares, not negative and not all 0")
         read_count("batch", self.batch)
+        read_seed(self.seed)
+        read_tolerance(self.tolerance)
+        read_device(self.device)
         read_dtype(getattr(torch, self.dtype, self.dtype))
         read_method(self.method, self.effort, self.seconds, frames=self.command == "sensitivity")
-        _ = self.ball, self.spec(None, 1)
+        _ = self.ball, self.spec(None)
 
     # ---- what they stand for -------------------------------------------------------------------------------------------------
 
@@ -114,13 +128,13 @@ class Plan:
             raise ValueError(f"scale has {len(share)} numbers, for samples of shape {tuple(shape)}; pass one per feature")
         return share.expand(shape)
 
-    def spec(self, labels: Sequence[int] | None, count: int) -> Spec:
-        """What must hold of `count` samples."""
+    def spec(self, labels: Sequence[Any] | None) -> Spec:
+        """What must hold of samples with these labels."""
         if self.within is not None:
             return Tolerance(self.within)
         if self.inequalities is not None:
             return _read_property(self.inequalities)
-        return Decision(labels, None if self.target is None else [self.target] * count)
+        return Decision(labels)
 
     def settled(self, data: Samples) -> "Plan":
         """With what the data decide."""

@@ -116,9 +116,13 @@ def prepare(
     model: Any, data: Any, plan: Plan, *, store: str | Path | None = None, samples: int | Sequence[int] | None = None
 ) -> Prepared:
     """Read model and data, and say in the store what will be done: with all samples, the first so many, or those listed."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is {plan!r}; pass a popqorn.Plan(command, norm=..., ...)")
     read = read_data(data)
     if not len(read):
         raise ValueError("data holds no samples; pass some")
+    if not plan.decides_classes:
+        read = read.unlabelled()
     chosen = range(len(read))[:samples] if samples is None or isinstance(samples, int) else samples
     texts = read.hashes()
     worker = Worker(model, plan.settled(read))

@@ -20,6 +20,13 @@ VERSION = 1
 PATIENCE = 60.0  # seconds that a write waits for another process's
 AT_ONCE = 500  # keys in one question; SQLite allows a few more
 FAILED = "failed"
+REMEDIES = {  # by what SQLite says
+    "not a database": "pass the file of another run, or a new name, as --store",
+    "full": "make room on the disk: what was written before stands, and the same command goes on from there",
+    "readonly": "you may not write there; pass another --store",
+    "unable to open": "is it a folder, or may you not write there? Pass another --store",
+    "locked": "another process has held it for a minute: wait for it, the same command goes on from here",
+}
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, about TEXT NOT NULL, begun REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS entries
@@ -120,10 +127,8 @@ class Store:
             with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as connection, connection:
                 yield connection
         except sqlite3.Error as error:
-            raise OSError(
-                f"store: {str(self.path)!r} cannot be used ({error}); is it a popqorn store, may you write there, and is there "
-                "room on the disk? What was written before stands, and the same command goes on from there"
-            ) from error
+            remedy = next((remedy for sign, remedy in REMEDIES.items() if sign in str(error)), "what was written before stands")
+            raise OSError(f"store: {str(self.path)!r} cannot be used ({error}); {remedy}") from error
 
 
 def key_of(value: Any) -> str:

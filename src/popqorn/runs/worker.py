@@ -1,6 +1,7 @@
 """One process's share of a run: a model that is loaded once, and batches of samples in, rows out."""
 
 import copy
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from torch import Tensor
 from popqorn.given import read_given_model
 from popqorn.readers.models import read_model
 from popqorn.runs.ask import ask
-from popqorn.runs.data import Fault, Sample, Samples
+from popqorn.runs.data import Fault, Label, Sample, Samples
 from popqorn.runs.identity import identity
 from popqorn.runs.plan import Plan
 from popqorn.runs.store import FAILED, Row
@@ -28,7 +29,7 @@ class Batch:
     keys: tuple[str, ...]
     samples: tuple[int, ...]
     inputs: tuple[Sample, ...]
-    labels: tuple[int | None, ...] | None
+    labels: tuple[Label, ...] | None
 
     def one(self, place: int) -> "Batch":
         label = None if self.labels is None else (self.labels[place],)
@@ -83,20 +84,17 @@ class Worker:
         except (ValueError, TypeError, RuntimeError, MemoryError) as error:
             if len(batch) > 1:
                 return [row for place in range(len(batch)) for row in self.rows(batch.one(place))]
-            found = [{"decision": None, "status": FAILED, "error": f"{error}"}]
+            found = [{"decision": None, "radius": None, "status": FAILED, "error": _named(str(error), batch.samples[0])}]
         if any(STOPPED in (row["status"], row.get("attack_status")) for row in found):
             raise KeyboardInterrupt
         seconds = (time.perf_counter() - started) / len(batch)
-        labels: Sequence[int | None] = batch.labels or [None] * len(batch)
+        labels: Sequence[Label] = batch.labels or [None] * len(batch)
         named = zip(batch.keys, labels, found, strict=True)
         return [(key, {"label": label, **row, "seconds": seconds}) for key, label, row in named]
 
     def _asked(self, batch: Batch) -> list[Row]:
-        inputs: Any = batch.inputs
-        if isinstance(inputs[0], Fault):
-            raise ValueError(inputs[0].reason)
-        if not isinstance(inputs[0], str):
-            inputs = _floating(torch.stack(list(inputs))).to(self.plan.device)
+        inputs = together(batch.inputs)
+        inputs = inputs.to(self.plan.device) if isinstance(inputs, Tensor) else inputs
         labels = None if batch.labels is None else [label for label in batch.labels if label is not None]
         found = ask(self.plan, self._loaded, inputs, labels)
         decisions = self._decisions(inputs) if self.plan.decides_classes else [None] * len(batch)
@@ -114,9 +112,22 @@ class Worker:
         return decided
 
 
-def _floating(samples: Tensor) -> Tensor:
-    """Numbers of images and sensors are often stored as bytes; token ids (one axis each) stay what they are."""
-    return samples if samples.is_floating_point() or samples.dim() == 2 else samples.double()
+def _named(error: str, sample: int) -> str:
+    """What the library says of the only sample of a call, with the number it has in the data."""
+    return re.sub(r"\b(sample |inputs\[|labels\[)0\b", rf"\g<1>{sample}", error)
+
+
+def together(samples: Sequence[Sample]) -> Tensor | list[str]:
+    """Samples of one shape, as the library takes them."""
+    faults = [one.reason for one in samples if isinstance(one, Fault)]
+    if faults:
+        raise ValueError(faults[0])
+    arrays = [one for one in samples if isinstance(one, Tensor)]
+    if not arrays:
+        return [str(one) for one in samples]
+    stacked = torch.stack(arrays)
+    # Numbers of images and sensors are often stored as bytes; token ids (one axis each) stay what they are.
+    return stacked if stacked.is_floating_point() or stacked.dim() == 2 else stacked.double()
 
 
 def batches(keys: Mapping[int, str], samples: Samples, chosen: Sequence[int], size: int) -> list[Batch]:
