@@ -124,6 +124,13 @@ def test_the_parts_to_point_at_lie_over_what_they_tell_of() -> None:
     columns = [(float(left), float(left) + float(width)) for left, width in found]
     assert len(lines) == len(columns) == 2
     assert all(left < x < right for x, (left, right) in zip(lines, columns, strict=True))
+    digit = drawings()[0].html()
+    steps = re.findall(r'd="M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n" [^>]*stroke-width: (?:4|1.2)\b', digit)
+    start, *lines_over = re.findall(r'class="line" data-frame="\d" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)', digit)
+    assert start[:2] == start[2:] == lines_over[0][:2]
+    assert len(steps) == len(lines_over) == 3
+    for step, over in zip(steps, lines_over, strict=True):
+        assert [float(number) for number in step] == pytest.approx([float(number) for number in over], abs=0.06)
 
 
 # ---- in a browser ------------------------------------------------------------------------------------------------------------
@@ -244,6 +251,7 @@ def test_nothing_sticks_out_on_a_phone(opened: Any) -> None:
     opened.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 380, "height": 800, "deviceScaleFactor": 2, "mobile": True}
     )
+    opened.execute_script("document.querySelector('h1').textContent = '/models/'.repeat(20)")
     width, content = opened.execute_script("return [innerWidth, document.documentElement.scrollWidth]")
     opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert width == 380

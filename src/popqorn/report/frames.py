@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from popqorn import plot
 from popqorn.experiments.results import Results
 from popqorn.report.drawn import Drawn
-from popqorn.report.page import Part, Section, Table, number
+from popqorn.report.page import Part, Section, Table, Text, number
 from popqorn.runs.store import Row
 
 BINS = 10
@@ -70,8 +70,10 @@ class Frames:
         radii = [radius for row in self.right for radius in row["radii"]]
         series = {f"every {unit}": radii, f"the most sensitive {unit}": [min(row["radii"]) for row in self.right]}
         spread = partial(plot.distributions, series, label="radius, p = 2")
+        draw = partial(plot.brackets, lower, upper, label="radius, p = 2")
+        brackets = Drawn("brackets", draw, caption, tips=bracket_tips(names, lower, upper))
         return [
-            Section("From certified to attacked", [bracketed("brackets", names, lower, upper, caption)] if rows else []),
+            Section("From certified to attacked", [brackets if rows else Text("No attack succeeded.")]),
             Section("Distribution of radii", [Drawn("distributions", spread, f"Radii of every {unit} alone.")]),
         ]
 
@@ -173,22 +175,15 @@ def position_picture(rows: Sequence[Row], unit: str) -> Drawn:
     return Drawn("position", partial(plot.positions, *zip(*points, strict=True)), caption, tips=tips, lines=dots)
 
 
-def bracketed(
-    name: str,
-    samples: Sequence[str],
-    lower: Sequence[float],
-    upper: Sequence[float],
-    caption: str,
-    estimate: Sequence[float] | None = None,
-) -> Drawn:
-    """Samples, in order of what is certified, from that to what an attack reaches."""
-    tips = [
-        f"{sample}: certified {number(low)}, attacked {number(high)}"
-        for sample, low, high in zip(samples, lower, upper, strict=True)
-    ]
-    if estimate is not None:
-        tips = [f"{told}, CLEVER estimate {number(middle)}" for told, middle in zip(tips, estimate, strict=True)]
-    return Drawn(name, partial(plot.brackets, lower, upper, estimate=estimate, label="radius, p = 2"), caption, tips=tips)
+def bracket_tips(
+    samples: Sequence[str], lower: Sequence[float], upper: Sequence[float], estimate: Sequence[float] | None = None
+) -> list[str]:
+    """What is told of samples between what is certified and what an attack reaches."""
+    pairs = zip(samples, lower, upper, strict=True)
+    tips = [f"{sample}: certified {number(low)}, attacked {number(high)}" for sample, low, high in pairs]
+    if estimate is None:
+        return tips
+    return [f"{told}, CLEVER estimate {number(middle)}" for told, middle in zip(tips, estimate, strict=True)]
 
 
 def frame_tips(radii: Sequence[float], moments: Sequence[str] = ()) -> list[str]:

@@ -10,7 +10,7 @@ from popqorn import plot
 from popqorn.experiments.results import Results
 from popqorn.report import paper
 from popqorn.report.drawn import Drawn, sheet
-from popqorn.report.frames import bracketed
+from popqorn.report.frames import bracket_tips
 from popqorn.report.page import Cell, Report, Section, Table, Text, number
 from popqorn.runs.store import Row
 
@@ -182,7 +182,8 @@ def _brackets(network: str, rows: Sequence[Row]) -> Drawn:
     names = [f"digit {row['sample']} ({row['label']} to {row['target']})" for row in ordered]
     lower, upper, estimate = ([row[name] for row in ordered] for name in ("certified", "best", "clever"))
     caption = "Every digit: certified, estimated by CLEVER-RNN, and attacked."
-    return bracketed(f"brackets-{network}", names, lower, upper, caption, estimate)
+    draw = partial(plot.brackets, lower, upper, estimate=estimate, label="radius, p = 2")
+    return Drawn(f"brackets-{network}", draw, caption, tips=bracket_tips(names, lower, upper, estimate))
 
 
 def _radii(groups: Group) -> list[tuple[str, Callable[..., None]]]:

@@ -7,16 +7,19 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from popqorn import plot
 from popqorn.report.drawn import Drawn
 from popqorn.report.evidence import WRONG, Evidence, radius_of
-from popqorn.report.frames import rank_correlation
+from popqorn.report.frames import bracket_tips, rank_correlation
 from popqorn.report.page import Cell, Part, Report, Section, Table, Text, number
 from popqorn.runs.store import FAILED, Row
 
 SCHEMA = "popqorn-report-1"
 SHOWN = 12
 STEPS = 20
+POINTED = 500  # samples with tips: more would make the page heavy, and the parts to point at too small
 ARITHMETIC = (
     "Every certified radius is a proof about the network as a real function of its stored weights: bounds are rounded outwards, "
     "whatever the order of summation. What another program computes with these weights may differ by its own rounding."
@@ -168,11 +171,12 @@ def _pictures(found: Evidence, require: float | None) -> list[Drawn]:
     caption = "Certified accuracy over sizes" + (", and accuracy under attack: the truth lies between." if both else ".")
     pictures = [Drawn("accuracy", partial(plot.accuracy, lower, both, require=require), caption)]
     if any(math.isfinite(high) for high in found.upper(found.right)):
-        right = found.right
-        draw = partial(plot.brackets, found.lower(right), found.upper(right))
-        pictures.append(
-            Drawn("brackets", draw, "Every sample decided rightly: from what is certified to what an attack reaches.")
-        )
+        bounds = np.array([found.lower(found.right), found.upper(found.right)])
+        order = np.lexsort(bounds[::-1])
+        names = [f"sample {found.right[place]}" for place in order[:POINTED]]
+        tips = bracket_tips(names, *bounds[:, order[:POINTED]].tolist())
+        caption = "Every sample decided rightly: from what is certified to what an attack reaches."
+        pictures.append(Drawn("brackets", partial(plot.brackets, *bounds), caption, tips=tips))
     return pictures
 
 
