@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import popqorn
 from popqorn.cli import app
 from popqorn.report.own import as_data
+from popqorn.report.page import number
 from popqorn.runs.plan import Plan
 from popqorn.runs.store import Store
 
@@ -135,6 +136,10 @@ def test_the_page(here: Path) -> None:
     assert "http" not in re.sub(r"https?://(www\.w3\.org|purl\.org|creativecommons\.org|matplotlib\.org)\S*", "", page)
     data = json.loads(Path("page/report.json").read_text())
     validated(data, "report.schema.json")
+    told = re.findall(r'data-tip="sample (\d): certified ([^,]*), attacked', page)
+    certified = {str(row["sample"]): number(row["certified"]) for row in data["samples"]}
+    assert dict(told) == certified, "brackets tell whose they are"
+    assert [float(radius) for _, radius in told] == sorted(float(radius) for radius in certified.values())
     assert data["requirement"] == {"eps": 1e-6, "proven": 6, "broken": 0, "met": True}
     assert all(row["certified"] <= row["attacked"] for row in data["samples"] if row["attacked"] is not None)
     assert len(data["sensitivity"]) == 5

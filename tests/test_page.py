@@ -1,37 +1,49 @@
 """The page: what it escapes, and how it behaves in a real browser."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 
-from popqorn.report import svg
-from popqorn.report.page import Chart, Gallery, Report, Section, Table, Text, Words
+from popqorn import plot
+from popqorn.report.drawn import Drawn, sheet
+from popqorn.report.page import Gallery, Report, Scale, Section, Table, Text, Words, number
 
 RADII = [0.5, 0.1, 0.9, 0.3]
 PEN = [[5, 5, 0, 0], [3, 0, 1, 0], [0, 4, 0, 0], [-3, 1, 1, 1]]
-FRAMES = ["frame 1", "frame 2", "frame 3", "frame 4"]
+FRAMES = [f"frame {place}: radius {radius}" for place, radius in enumerate(RADII, start=1)]
+WAVE = [[0, 1], [1, -2], [2, 3], [0, 0]]
+
+
+def drawings() -> list[Drawn]:
+    """One of every picture that is pointed at in another way."""
+    places = plot.pen_places(PEN)
+    steps = [places[:1], *(places[index : index + 2] for index in range(3))]
+    pen, bars = partial(plot.strokes, PEN, RADII, circled=[1]), partial(plot.bars, RADII)
+    points = [[(0.0, 2.0)], [(1.0, 3.0)]]
+    return [
+        Drawn("digit", pen, "a digit", (3.0, 4.2), FRAMES, steps, bars),
+        Drawn("sound", partial(plot.spectrogram, WAVE, RADII), "sound", tips=FRAMES, below=bars),
+        Drawn("beat", partial(plot.signal, WAVE, RADII), "a <beat>", tips=FRAMES, below=bars),
+        Drawn("brackets", partial(plot.brackets, [0.1, 0.2], [0.4, 0.9]), "brackets", tips=["one: <certified> 0.1", "two"]),
+        Drawn("spread", partial(plot.distributions, {"a & b": [0.1, 0.2], "none": []}), "spread"),
+        Drawn("position", partial(plot.positions, [0, 1], [1, 2], [2, 3], [3, 4]), "position", tips=["a", "b"], lines=points),
+    ]
 
 
 def report() -> Report:
     """One of every kind of part."""
     table = Table("radii", ["name", "radius", "left"], [["b", 0.5, 1], ["a", 10.0, None], ["c <&>", 2.0, 3]], "A note.")
-    pen = Chart(svg.pen(PEN, RADII, [1]) + svg.bars(RADII, FRAMES), "a digit")
-    parts = [
-        Text("A paragraph with <b>no markup</b>."),
-        table,
-        Chart(svg.brackets(["one", "two"], [0.1, 0.2], [0.4, 0.9], [0.3, None]), "brackets", {"safe": "safe"}),
-        Chart(svg.distributions({"a": [0.1, 0.2], "b": []}, "radius")),
-        Chart(svg.curve([(0.0, 1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0)], ("position", "radius"))),
-        Gallery([pen]),
-        Chart(svg.columns([[0, 1], [1, 2], [2, 3], [0, 0]], RADII, FRAMES) + svg.bars(RADII, FRAMES)),
-        Chart(svg.trace([[0, 1], [1, -2], [2, 3], [0, 0]], RADII, FRAMES)),
-        Words(["who", "wrote", "<this>", "?"], RADII, [1], "a question", ["", "Changed by: read (LOC)", "", ""]),
-    ]
+    digit, *others = drawings()
+    words = Words(["who", "wrote", "<this>", "?"], RADII, [1], "a question", ["", "Changed by: read (LOC)", "", ""])
+    parts = [Text("A paragraph with <b>no markup</b>."), table, Scale(), Gallery([digit]), *others, words]
     return Report("A & B", "The lead.", [("42", "things")], [Section("All parts", parts)], {"torch": "2"})
 
 
@@ -58,7 +70,10 @@ def test_the_page_is_well_formed_self_contained_and_escaped() -> None:
     parser.feed(page)
     assert parser.open == []
     assert parser.asked == ["data:,"]
-    for text in ("<b>no markup", "<this>", "c <&>"):
+    assert all(asked.startswith(("data:", "#")) for asked in re.findall(r'xlink:href="([^"]*)', page))
+    ids = re.findall(r'\bid="([^"]*)', page)
+    assert len(ids) == len(set(ids)), "parts of one picture are not taken for those of another"
+    for text in ("<b>no markup", "<this>", "c <&>", "<beat>", "<certified>", "a & b"):
         assert text not in page
     assert "A &amp; B" in page
 
@@ -73,22 +88,49 @@ def test_tables_are_written_for_people_and_programs(tmp_path: Path) -> None:
     assert [path.name for path in written] == ["index.html", "report.md", "radii.csv"]
 
 
-def test_the_scale_runs_from_the_least_radius_to_the_greatest() -> None:
-    assert svg.shares([1.0, 10.0, 100.0]) == pytest.approx([0, 0.5, 1])
-    assert svg.shares([2.0, 2.0]) == [0.5, 0.5]
-    assert svg.colour(0) == "#b2182b"
-    assert svg.colour(1) == "#2166ac"
-    assert svg.number(float("nan")) == "-"
-    assert svg.number(123456789.0) == "1.23e+08"
+def test_numbers_for_people() -> None:
+    assert number(float("nan")) == "-"
+    assert number(0.123456) == "0.123"
+    assert number(123456789.0) == "1.23e+08"
 
 
-def test_axes_hold_their_values_and_ticks() -> None:
-    for log in (False, True):
-        axis = svg.Axis.around([0.02, 3.0], 0, 100, log=log)
-        ticks = axis.ticks()
-        assert len(ticks) >= 2
-        assert all(0 <= axis(value) <= 100 for value in (0.02, 3.0, *ticks))
-    assert svg.Axis.around([-1.0, 1.0], 0, 1).low < -1
+def test_a_picture_takes_the_page_s_colours_and_leaves_no_state(tmp_path: Path) -> None:
+    before = dict(mpl.rcParams)
+    for picture in drawings():
+        shown = picture.html()
+        assert f'aria-label="{picture.caption.replace("<", "&lt;").replace(">", "&gt;")}"' in shown
+        assert "var(--ink)" in shown
+        assert not any(colour in shown for colour in (plot.PROVEN, plot.BROKEN, plot.INK)), "dark pages have colours of their own"
+        assert "<style" not in shown
+        picture.write(tmp_path / "one.png")
+    panels = [(picture.caption, picture.draw) for picture in drawings()]
+    sheet(tmp_path / "all.png", panels, columns=4, size=(2.0, 2.0))
+    assert {path.read_bytes()[:4] for path in tmp_path.iterdir()} == {b"\x89PNG"}
+    assert dict(mpl.rcParams) == before
+
+
+def test_whatever_is_pointed_at_has_its_tip_once_for_every_picture_it_is_in() -> None:
+    for picture in drawings():
+        told = re.findall(r'data-frame="(\d)".*?data-tip="([^"]*)"', picture.html())
+        times = 1 if picture.below is None else 2
+        expected = [(str(place), tip.replace("<", "&lt;").replace(">", "&gt;")) for place, tip in enumerate(picture.tips)]
+        assert told == times * expected
+
+
+def test_the_parts_to_point_at_lie_over_what_they_tell_of() -> None:
+    brackets = next(picture for picture in drawings() if picture.name == "brackets").html()
+    lines = [float(x) for x in re.findall(r'd="M ([\d.]+) [\d.]+ \nL \1 [\d.]+ \n" [^>]*var\(--open\)', brackets)]
+    found = re.findall(r'<rect class="column" data-frame="\d" x="([\d.]+)" .*? width="([\d.]+)"', brackets)
+    columns = [(float(left), float(left) + float(width)) for left, width in found]
+    assert len(lines) == len(columns) == 2
+    assert all(left < x < right for x, (left, right) in zip(lines, columns, strict=True))
+    digit = drawings()[0].html()
+    steps = re.findall(r'd="M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n" [^>]*stroke-width: (?:4|1.2)\b', digit)
+    start, *lines_over = re.findall(r'class="line" data-frame="\d" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)', digit)
+    assert start[:2] == start[2:] == lines_over[0][:2]
+    assert len(steps) == len(lines_over) == 3
+    for step, over in zip(steps, lines_over, strict=True):
+        assert [float(number) for number in step] == pytest.approx([float(number) for number in over], abs=0.06)
 
 
 # ---- in a browser ------------------------------------------------------------------------------------------------------------
@@ -145,7 +187,7 @@ def point_at(browser: Any, element: Any) -> None:
 def test_the_page_opens_without_errors(opened: Any) -> None:
     assert opened.title == "A & B | POPQORN"
     assert [entry for entry in opened.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
-    assert len(find(opened, "svg.chart")) == 8
+    assert len(find(opened, "svg.chart")) == 6
 
 
 def test_a_click_sorts_a_table_and_another_turns_it_round(opened: Any) -> None:
@@ -167,11 +209,13 @@ def test_a_click_sorts_a_table_and_another_turns_it_round(opened: Any) -> None:
 @pytest.mark.parametrize(
     ("selector", "told"),
     [
-        (".gallery [data-frame='2'].step", "frame 3 of 4: radius 0.9"),
+        (".gallery [data-frame='2'].line", "frame 3: radius 0.9"),
         (".word.sensitive", "word 2, 'wrote': radius 0.1. Changed by: read (LOC)"),
-        (".bracket", "one: certified 0.1, attacked 0.4, CLEVER estimate 0.3"),
-        (".veil[data-frame='1']", "frame 2: radius 0.1"),
-        (".shade[data-frame='3']", "frame 4: radius 0.3"),
+        (".gallery [data-frame='1'].column", "frame 2: radius 0.1"),
+        ("[aria-label='sound'] [data-frame='1']", "frame 2: radius 0.1"),
+        ("[aria-label='a <beat>'] [data-frame='3']", "frame 4: radius 0.3"),
+        ("[aria-label='brackets'] .column", "one: <certified> 0.1"),
+        ("[aria-label='position'] .line[data-frame='1']", "b"),
     ],
 )
 def test_pointing_at_a_mark_tells_frame_and_radius(opened: Any, selector: str, told: str) -> None:
@@ -187,7 +231,7 @@ def test_pointing_at_a_mark_tells_frame_and_radius(opened: Any, selector: str, t
 def test_the_step_and_its_bar_light_up_together(opened: Any) -> None:
     point_at(opened, find(opened, ".gallery rect[data-frame='1']")[0])
     lit = find(opened, ".gallery .lit")
-    assert {mark.tag_name for mark in lit} == {"rect", "line", "circle"}
+    assert {mark.tag_name for mark in lit} == {"rect", "path"}
     assert {mark.get_attribute("data-frame") for mark in lit} == {"1"}
 
 
@@ -207,6 +251,7 @@ def test_nothing_sticks_out_on_a_phone(opened: Any) -> None:
     opened.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 380, "height": 800, "deviceScaleFactor": 2, "mobile": True}
     )
+    opened.execute_script("document.querySelector('h1').textContent = '/models/'.repeat(20)")
     width, content = opened.execute_script("return [innerWidth, document.documentElement.scrollWidth]")
     opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert width == 380

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, median
 
 import numpy as np
 from scipy.stats import spearmanr
 
+from popqorn import plot
 from popqorn.experiments.results import Results
-from popqorn.report import svg
-from popqorn.report.page import Chart, Part, Section, Table
+from popqorn.report.drawn import Drawn
+from popqorn.report.page import Part, Section, Table, Text, number
 from popqorn.runs.store import Row
 
 BINS = 10
@@ -49,7 +51,7 @@ class Frames:
             (self.accuracy, f"test accuracy of the network ({self.network['network']})"),
             (str(sum(len(row["radii"]) for row in self.right)), f"{unit}s certified, each alone, in {len(self.right)} samples"),
             (str(self.violations), f"attacks on a {unit} inside its certified radius"),
-            (svg.number(median(ratios)) if ratios else "-", f"attacked / certified radius of the most sensitive {unit} (median)"),
+            (number(median(ratios)) if ratios else "-", f"attacked / certified radius of the most sensitive {unit} (median)"),
         ]
 
     def soundness(self) -> str:
@@ -61,28 +63,18 @@ class Frames:
 
     def overview(self, unit: str) -> list[Section]:
         """Brackets of the most sensitive frame of every sample, and the distribution of all radii."""
-        attacked = sorted((row for row in self.right if weakest(row)[1]), key=lambda row: min(row["radii"]))
-        names = [f"sample {row['sample']} ({row['label']}), {unit} {1 + int(np.argmin(row['radii']))}" for row in attacked]
-        lower, upper = [min(row["radii"]) for row in attacked], [weakest(row)[1] or 0.0 for row in attacked]
+        rows = sorted((row for row in self.right if weakest(row)[1]), key=weakest)
+        lower, upper = [min(row["radii"]) for row in rows], [weakest(row)[1] or 0.0 for row in rows]
+        names = [f"sample {row['sample']} ({row['label']}), {unit} {1 + int(np.argmin(row['radii']))}" for row in rows]
+        caption = f"The most sensitive {unit} of every sample: how far it alone may move (p = 2), proven and attacked."
         radii = [radius for row in self.right for radius in row["radii"]]
-        least = [min(row["radii"]) for row in self.right]
-        legend = {"certified safe": "safe", "between proof and attack": "open"}
-        series: dict[str, Sequence[float]] = {f"every {unit}": radii, f"the most sensitive {unit}": least}
+        series = {f"every {unit}": radii, f"the most sensitive {unit}": [min(row["radii"]) for row in self.right]}
+        spread = partial(plot.distributions, series, label="radius, p = 2")
+        draw = partial(plot.brackets, lower, upper, label="radius, p = 2")
+        brackets = Drawn("brackets", draw, caption, tips=bracket_tips(names, lower, upper))
         return [
-            Section(
-                "From certified to attacked",
-                [
-                    Chart(
-                        svg.brackets(names, lower, upper, [None] * len(names)),
-                        f"The most sensitive {unit} of every sample: how far it alone may move (p = 2), proven and attacked.",
-                        legend,
-                    )
-                ],
-            ),
-            Section(
-                "Distribution of radii",
-                [Chart(svg.distributions(series, "radius, p = 2"), "", {name: f"s{place}" for place, name in enumerate(series)})],
-            ),
+            Section("From certified to attacked", [brackets if rows else Text("No attack succeeded.")]),
+            Section("Distribution of radii", [Drawn("distributions", spread, f"Radii of every {unit} alone.")]),
         ]
 
     def table(self, unit: str) -> Table:
@@ -129,10 +121,10 @@ def by_position(rows: Sequence[Row]) -> list[tuple[float, float, float, float]]:
         for place, radius in enumerate(row["radii"]):
             bins[min(BINS - 1, int(BINS * place / max(1, len(row["radii"]) - 1)))].append(radius / middle)
     found = []
-    for number, values in enumerate(bins):
+    for place, values in enumerate(bins):
         if values:
             low, mid, high = np.quantile(values, (0.25, 0.5, 0.75))
-            found.append(((number + 0.5) / BINS, float(low), float(mid), float(high)))
+            found.append(((place + 0.5) / BINS, float(low), float(mid), float(high)))
     return found
 
 
@@ -169,6 +161,33 @@ def trend_told(rows: Sequence[Row], skip: int = 0) -> str:
 
 def position_section(rows: Sequence[Row], unit: str, text: Sequence[Part]) -> Section:
     """The curve of radius by position, after `text`."""
-    labels = f"position in the sequence (0: first {unit}, 1: last)", "radius / its sample's median"
-    chart = Chart(svg.curve(by_position(rows), labels), f"Median and quartiles over {len(rows)} samples.")
-    return Section(f"Which {unit}s: radius by position", [*text, chart])
+    return Section(f"Which {unit}s: radius by position", [*text, position_picture(rows, unit)])
+
+
+def position_picture(rows: Sequence[Row], unit: str) -> Drawn:
+    points = by_position(rows)
+    tips = [
+        f"position {place:.2f}: median {number(middle)}, half of all between {number(low)} and {number(high)}"
+        for place, low, middle, high in points
+    ]
+    caption = f"Median and quartiles over {len(rows)} samples; position 0 is the first {unit}, 1 the last."
+    dots = [[(place, middle)] for place, _, middle, _ in points]
+    return Drawn("position", partial(plot.positions, *zip(*points, strict=True)), caption, tips=tips, lines=dots)
+
+
+def bracket_tips(
+    samples: Sequence[str], lower: Sequence[float], upper: Sequence[float], estimate: Sequence[float] | None = None
+) -> list[str]:
+    """What is told of samples between what is certified and what an attack reaches."""
+    pairs = zip(samples, lower, upper, strict=True)
+    tips = [f"{sample}: certified {number(low)}, attacked {number(high)}" for sample, low, high in pairs]
+    if estimate is None:
+        return tips
+    return [f"{told}, CLEVER estimate {number(middle)}" for told, middle in zip(tips, estimate, strict=True)]
+
+
+def frame_tips(radii: Sequence[float], moments: Sequence[str] = ()) -> list[str]:
+    """What is told of every frame of a sample."""
+    at = [f", {moment}" for moment in moments] or [""] * len(radii)
+    told = enumerate(zip(at, radii, strict=True), start=1)
+    return [f"frame {place} of {len(radii)}{moment}: radius {number(radius)}" for place, (moment, radius) in told]

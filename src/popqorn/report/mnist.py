@@ -1,18 +1,20 @@
 """Experiment I as a report: the paper's table beside ours, brackets and distributions."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import permutations
-from pathlib import Path
 from statistics import fmean, geometric_mean, median, pstdev
 
+from popqorn import plot
 from popqorn.experiments.results import Results
-from popqorn.report import figures, paper, svg
-from popqorn.report.page import Cell, Chart, Report, Section, Table, Text
+from popqorn.report import paper
+from popqorn.report.drawn import Drawn, sheet
+from popqorn.report.frames import bracket_tips
+from popqorn.report.page import Cell, Report, Section, Table, Text, number
 from popqorn.runs.store import Row
 
 METHODS = {"certified": "POPQORN", "clever": "CLEVER-RNN", "cw": "C&W-Ada", "best": "best attack"}
-STYLES = {name: f"s{place}" for place, name in enumerate(METHODS.values())}
 Group = dict[tuple[str, str], list[Row]]
 
 
@@ -25,6 +27,8 @@ def report(results: Results) -> Report:
     ratios = [row["best"] / row["certified"] for rows in groups.values() for row in rows if row["best"] and row["certified"]]
     samples = max((len({row["sample"] for row in rows}) for rows in groups.values()), default=0)
     seconds = [row["seconds"]["certified"] for rows in groups.values() for row in rows]
+    euclidean = {network: rows for (network, norm), rows in groups.items() if norm == "2"}
+    panels = [(network, _brackets(network, rows).draw) for network, rows in euclidean.items()]
     lead = (
         f"For {samples} MNIST digits and {len(networks)} recurrent networks this page brackets how far every slice of the image "
         "may move before the network takes the digit for a given other one: the certified radius is proven safe, the attack "
@@ -35,7 +39,7 @@ def report(results: Results) -> Report:
     facts = [
         (f"{total}", "certified radii of correctly decided digits"),
         (f"{violations}", "attacks inside a certified radius"),
-        (svg.number(median(ratios)) if ratios else "-", "attacked / certified radius (median): what is still open"),
+        (number(median(ratios)) if ratios else "-", "attacked / certified radius (median): what is still open"),
         (f"{1e3 * fmean(seconds):.0f} ms" if seconds else "-", "mean time of one certified radius"),
     ]
     return Report(
@@ -45,13 +49,15 @@ def report(results: Results) -> Report:
         sections=[
             Section("The paper's table", [_table(networks, groups), *_remarks(networks, groups)]),
             Section("Networks", [_networks(networks)]),
-            *(Section(*section) for section in _charts(groups)),
+            *(Section(f"{network}, p = 2", _charts(network, rows)) for network, rows in euclidean.items()),
             Section("Every sample", [_samples(groups)]),
         ],
         settings=results.about,
         figures={
-            "brackets.png": lambda path: _bracket_figure(groups, path),
-            "radii.png": lambda path: _radii_figure(groups, path),
+            "brackets.png": partial(sheet, panels=panels, columns=4, size=(3.0, 2.3), share="xy"),
+            "radii.png": partial(
+                sheet, panels=_radii(groups), columns=1, size=(max(4.0, 1.6 + 0.5 * len(networks)), 1.9), share="x"
+            ),
         },
     )
 
@@ -164,26 +170,28 @@ def _networks(networks: Sequence[Row]) -> Table:
     return Table("networks", ["network", "cell", "frames", "hidden", "test accuracy, %"], rows)
 
 
-def _charts(groups: Group) -> list[tuple[str, list[Chart]]]:
-    sections = []
+def _charts(network: str, rows: Sequence[Row]) -> list[Drawn]:
+    series = {title: [row[name] for row in rows if row[name]] for name, title in METHODS.items()}
+    spread = partial(plot.distributions, series, label="radius, p = 2")
+    return [_brackets(network, rows), Drawn(f"distributions-{network}", spread, "Distribution of radii.")]
+
+
+def _brackets(network: str, rows: Sequence[Row]) -> Drawn:
+    """Every digit that an attack fooled the network on."""
+    ordered = sorted((row for row in rows if row["best"]), key=lambda row: (row["certified"], row["best"]))
+    names = [f"digit {row['sample']} ({row['label']} to {row['target']})" for row in ordered]
+    lower, upper, estimate = ([row[name] for row in ordered] for name in ("certified", "best", "clever"))
+    caption = "Every digit: certified, estimated by CLEVER-RNN, and attacked."
+    draw = partial(plot.brackets, lower, upper, estimate=estimate, label="radius, p = 2")
+    return Drawn(f"brackets-{network}", draw, caption, tips=bracket_tips(names, lower, upper, estimate))
+
+
+def _radii(groups: Group) -> list[tuple[str, Callable[..., None]]]:
+    """Mean radii of all methods, one panel per norm."""
+    tables: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for (network, norm), rows in groups.items():
-        if norm != "2":
-            continue
-        ordered = sorted((row for row in rows if row["best"]), key=lambda row: float(row["certified"]))
-        names = [f"digit {row['sample']} ({row['label']} to {row['target']})" for row in ordered]
-        lower, upper, estimate = ([row[name] for row in ordered] for name in ("certified", "best", "clever"))
-        legend = {"certified safe": "safe", "between proof and attack": "open", "CLEVER-RNN": "estimate"}
-        series: dict[str, Sequence[float]] = {title: [row[name] for row in rows if row[name]] for name, title in METHODS.items()}
-        sections.append(
-            (
-                f"{network}, p = 2",
-                [
-                    Chart(svg.brackets(names, lower, upper, estimate), "Every digit, from certified to attacked.", legend),
-                    Chart(svg.distributions(series, "radius, p = 2"), "Distribution of radii.", STYLES),
-                ],
-            )
-        )
-    return sections
+        tables[norm][network] = {title: _mean(rows, name) for name, title in METHODS.items()}
+    return [(f"p = {norm}", partial(plot.means, tables[norm])) for norm in sorted(tables, reverse=True)]
 
 
 def _samples(groups: Group) -> Table:
@@ -194,17 +202,3 @@ def _samples(groups: Group) -> Table:
             ratio = row["best"] / row["certified"] if row["best"] and row["certified"] else None
             rows.append([network, norm, row["sample"], row["label"], row["target"], *(row[name] for name in METHODS), ratio])
     return Table("samples", columns, rows)
-
-
-def _bracket_figure(groups: Group, path: Path) -> None:
-    panels = {}
-    for (network, norm), rows in groups.items():
-        if norm == "2":
-            ordered = sorted((row for row in rows if row["best"]), key=lambda row: float(row["certified"]))
-            certified, estimate, attacked = ([row[name] for row in ordered] for name in ("certified", "clever", "best"))
-            panels[network] = certified, estimate, attacked
-    figures.brackets(panels, "radius, p = 2", path)
-
-
-def _radii_figure(groups: Group, path: Path) -> None:
-    figures.radii({key: {title: _mean(rows, name) for name, title in METHODS.items()} for key, rows in groups.items()}, path)

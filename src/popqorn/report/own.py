@@ -7,17 +7,19 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from popqorn import plot
 from popqorn.report.drawn import Drawn
 from popqorn.report.evidence import WRONG, Evidence, radius_of
-from popqorn.report.frames import rank_correlation
-from popqorn.report.page import Cell, Part, Report, Section, Table, Text
-from popqorn.report.svg import number
+from popqorn.report.frames import bracket_tips, rank_correlation
+from popqorn.report.page import Cell, Part, Report, Section, Table, Text, number
 from popqorn.runs.store import FAILED, Row
 
 SCHEMA = "popqorn-report-1"
 SHOWN = 12
 STEPS = 20
+POINTED = 500  # samples with tips: more would make the page heavy, and the parts to point at too small
 ARITHMETIC = (
     "Every certified radius is a proof about the network as a real function of its stored weights: bounds are rounded outwards, "
     "whatever the order of summation. What another program computes with these weights may differ by its own rounding."
@@ -167,22 +169,15 @@ def _pictures(found: Evidence, require: float | None) -> list[Drawn]:
     known = [high for high in upper if not math.isnan(high)]
     both = upper if len(known) == len(upper) else None
     caption = "Certified accuracy over sizes" + (", and accuracy under attack: the truth lies between." if both else ".")
-    pictures = [Drawn("accuracy", partial(_draw_accuracy, lower, both, require), caption)]
+    pictures = [Drawn("accuracy", partial(plot.accuracy, lower, both, require=require), caption)]
     if any(math.isfinite(high) for high in found.upper(found.right)):
-        right = found.right
-        draw = partial(_draw_brackets, found.lower(right), found.upper(right))
-        pictures.append(
-            Drawn("brackets", draw, "Every sample decided rightly: from what is certified to what an attack reaches.")
-        )
+        bounds = np.array([found.lower(found.right), found.upper(found.right)])
+        order = np.lexsort(bounds[::-1])
+        names = [f"sample {found.right[place]}" for place in order[:POINTED]]
+        tips = bracket_tips(names, *bounds[:, order[:POINTED]].tolist())
+        caption = "Every sample decided rightly: from what is certified to what an attack reaches."
+        pictures.append(Drawn("brackets", partial(plot.brackets, *bounds), caption, tips=tips))
     return pictures
-
-
-def _draw_accuracy(lower: Sequence[float], upper: Sequence[float] | None, require: float | None, axis: Any) -> None:
-    plot.accuracy(lower, upper, require=require, axis=axis)
-
-
-def _draw_brackets(lower: Sequence[float], upper: Sequence[float], axis: Any) -> None:
-    plot.brackets(lower, upper, axis=axis)
 
 
 def _stability(found: Evidence, require: float | None) -> list[Part]:
@@ -209,16 +204,13 @@ def _sensitivity(found: Evidence, require: float | None) -> list[Part]:
 
 def _frames(sample: int, row: Row, require: float | None) -> Drawn:
     names = row.get("words")
-    tips = {
-        f"open-{place}": f"{names[place] if names else f'frame {place}'}: certified {number(low)}, attacked {number(high)}"
+    tips = [
+        f"{names[place] if names else f'frame {place}'}: certified {number(low)}, attacked {number(high)}"
         for place, (low, high) in enumerate(zip(row["frames"], row["frames_attacked"], strict=True))
-    }
-
-    def draw(axis: Any) -> None:
-        plot.sensitivity(row["frames"], row["frames_attacked"], names=names, require=require, axis=axis)
-
+    ]
+    draw = partial(plot.sensitivity, row["frames"], row["frames_attacked"], names=names, require=require)
     told = f"sample {sample}" + ("" if row["label"] is None else f", class {row['label']}")
-    return Drawn(f"frames-{sample}", draw, told, (7.2, 2.3), tips)
+    return Drawn(f"frames-{sample}", draw, told, (6.2, 2.1), tips)
 
 
 def _relevance(found: Evidence) -> list[Part]:

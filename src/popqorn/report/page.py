@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from popqorn.experiments.tracking import Track, silent
-from popqorn.report import svg
+from popqorn.plot import SCALE, colours
 
 Cell = str | int | float | None
 LONGEST_IN_TEXT = 100
@@ -77,21 +77,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A drawing with a caption and, where series are told apart by colour, their names."""
-
-    drawing: str
-    caption: str = ""
-    legend: Mapping[str, str] = field(default_factory=dict)
-
-    def html(self) -> str:
-        keys = "".join(f'<span class="key"><i class="{style}"></i>{escape(name)}</span>' for name, style in self.legend.items())
-        legend = f'<div class="legend">{keys}</div>' if keys else ""
-        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
-        return f"<figure>{legend}{self.drawing}{caption}</figure>"
-
-
-@dataclass(frozen=True)
 class Gallery:
     """Several small figures side by side."""
 
@@ -113,18 +98,25 @@ class Words:
 
     def html(self) -> str:
         spans = []
-        for index, (word, radius, share) in enumerate(zip(self.words, self.radii, svg.shares(self.radii), strict=True)):
+        for index, (word, radius, tint) in enumerate(zip(self.words, self.radii, colours(self.radii), strict=True)):
             remark = f". {self.remarks[index]}" if self.remarks and self.remarks[index] else ""
-            about = svg.tip(f"word {index + 1}, {word!r}: radius {svg.number(radius)}{remark}")
+            about = tip(f"word {index + 1}, {word!r}: radius {number(radius)}{remark}")
             style = "word sensitive" if index in self.underlined else "word"
             spans.append(
-                f'<span class="{style}" style="--tint:{svg.colour(share)}" {about}>{escape(word)}'
-                f"<small>{svg.number(radius)}</small></span>"
+                f'<span class="{style}" style="--tint:{tint}" {about}>{escape(word)}<small>{number(radius)}</small></span>'
             )
         return f'<figure class="sentence"><div>{" ".join(spans)}</div><figcaption>{escape(self.caption)}</figcaption></figure>'
 
 
-SENSITIVITY_LEGEND = {"most sensitive (least radius)": "least", "least sensitive": "greatest"}
+@dataclass(frozen=True)
+class Scale:
+    """What the colours of sensitivity mean."""
+
+    def html(self) -> str:
+        least, greatest = (f"rgb{SCALE[end]}" for end in (0, -1))
+        keys = {"most sensitive (least radius)": least, "least sensitive": greatest}
+        told = "".join(f'<span><i style="background:{colour}"></i>{name}</span>' for name, colour in keys.items())
+        return f'<p class="scale">{told}</p>'
 
 
 @dataclass(frozen=True)
@@ -200,7 +192,19 @@ class Report:
         return written
 
 
+def number(value: float) -> str:
+    """A number for people: three digits."""
+    if value != value:
+        return "-"
+    return f"{value:.3g}" if abs(value) < 1e5 else f"{value:.2e}"
+
+
+def tip(text: str) -> str:
+    """The attributes of what shows a text when pointed at."""
+    return f'data-tip="{escape(text)}" tabindex="0"'
+
+
 def _shown(cell: Cell) -> str:
     if cell is None:
         return ""
-    return svg.number(cell) if isinstance(cell, float) else str(cell)
+    return number(cell) if isinstance(cell, float) else str(cell)

@@ -2,12 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean, geometric_mean
 
+from popqorn import plot
 from popqorn.experiments.relaxations import METHODS
 from popqorn.experiments.results import Results
-from popqorn.report import figures, paper, svg
-from popqorn.report.page import Cell, Chart, Report, Section, Table, Text
+from popqorn.report import paper
+from popqorn.report.drawn import Drawn
+from popqorn.report.page import Cell, Report, Section, Table, Text
 from popqorn.runs.store import Row
 
 Radii = dict[str, dict[str, list[float]]]
@@ -24,18 +27,22 @@ def report(results: Results) -> Report:
         f"The same networks and the same {samples} digits, certified with four ways to bound a gate. Planes certify "
         f"{min(gains.values()):.1f} to {max(gains.values()):.1f} times the radius of the paper's 1-D lines."
     )
+    draw = partial(plot.means, _means(radii), label="mean certified radius, p = 2")
+    overview = Drawn("relaxations", draw, "Mean certified radius of every way to bound a gate.")
     return Report(
         title="Appendix B.1: what better relaxations are worth",
         lead=lead,
         facts=[(f"{gain:.1f} x", f"planes / lines on {name} (mean radius)") for name, gain in gains.items()],
         sections=[
-            Section("Mean certified radius on MNIST, p = 2", [_table(radii), *(Text(text) for text in _remarks(radii))]),
+            Section(
+                "Mean certified radius on MNIST, p = 2", [overview, _table(radii), *(Text(text) for text in _remarks(radii))]
+            ),
             Section("Distribution of radii", [_chart(name, found) for name, found in radii.items()]),
             Section("Word pairs of the question classifier", [_pairs(results)]),
             Section("Networks", [Table("networks", ["network", "test accuracy, %"], _networks(results))]),
         ],
         settings=results.about,
-        figures={"relaxations.png": lambda path: figures.relaxations(_means(radii), path)},
+        figures={"relaxations.png": overview.write},
     )
 
 
@@ -74,9 +81,9 @@ def _remarks(radii: Radii) -> list[str]:
     return told
 
 
-def _chart(name: str, found: dict[str, list[float]]) -> Chart:
-    series: dict[str, Sequence[float]] = {method: [radius for radius in found[method] if radius > 0] for method in METHODS}
-    return Chart(svg.distributions(series, "radius, p = 2"), name, {method: f"s{place}" for place, method in enumerate(METHODS)})
+def _chart(name: str, found: dict[str, list[float]]) -> Drawn:
+    series = {method: found[method] for method in METHODS}
+    return Drawn(f"distributions-{name}", partial(plot.distributions, series, label="radius, p = 2"), name)
 
 
 def _pairs(results: Results) -> Table:

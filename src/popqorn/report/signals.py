@@ -1,12 +1,14 @@
 """Spoken digits and heart beats as reports: sensitivity over the spectrogram and over the beat."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from popqorn import plot
 from popqorn.experiments.results import Results
 from popqorn.experiments.signals import BEAT_SAMPLES, HOP, RATE
-from popqorn.report import figures, svg
-from popqorn.report.frames import Frames, by_position, position_section, trend_told
-from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Report, Section, Text
+from popqorn.report.drawn import Drawn, sheet
+from popqorn.report.frames import Frames, frame_tips, position_picture, position_section, trend_told
+from popqorn.report.page import Report, Scale, Section, Text
 from popqorn.runs.store import Row
 
 SHOWN = 20
@@ -15,27 +17,40 @@ BEFORE_PEAK = 0.3  # seconds from the first sample to the R mark
 
 
 def report_speech(results: Results) -> Report:
-    def heat(row: Row) -> str:
-        return svg.columns(row["picture"], row["radii"], _moments(row, HOP / RATE))
+    def picture(row: Row) -> Drawn:
+        return _drawn(row, partial(plot.spectrogram, row["picture"]), _moments(row, HOP / RATE))
 
     text = (
         "Each column is 25 ms of sound in 20 mel bands (low frequencies at the bottom); the strip above and the bars below are "
         "the certified radius of that moment alone (p = 2, in standard deviations of the bands)."
     )
-    pictures = "spectrograms.png", figures.spectrograms, "picture"
-    return _report(results, "Spoken digits: the moments that decide", "recordings of spoken digits", text, heat, pictures)
+    return _report(
+        results, "Spoken digits: the moments that decide", "recordings of spoken digits", text, picture, "spectrograms.png"
+    )
 
 
 def report_ecg(results: Results) -> Report:
-    def heat(row: Row) -> str:
-        return svg.trace(row["trace"], row["radii"], _moments(row, BEAT_SAMPLES / len(row["radii"]) / BEAT_RATE, -BEFORE_PEAK))
+    def picture(row: Row) -> Drawn:
+        moments = _moments(row, BEAT_SAMPLES / len(row["radii"]) / BEAT_RATE, -BEFORE_PEAK)
+        return _drawn(row, partial(plot.signal, row["trace"]), moments)
 
     text = (
         "Each beat is 0.7 s of the signal in 14 frames of 50 ms around its R mark; the background and the bars are the certified "
         "radius of that frame alone (p = 2, in mV)."
     )
-    return _report(
-        results, "Heart beats: the moments that decide", "heart beats", text, heat, ("beats.png", figures.beats, "trace")
+    return _report(results, "Heart beats: the moments that decide", "heart beats", text, picture, "beats.png")
+
+
+def _drawn(row: Row, draw: Callable[..., None], moments: Sequence[str]) -> Drawn:
+    """What was recorded, and the radius of every frame below it."""
+    radii = row["radii"]
+    return Drawn(
+        name=f"sample-{row['sample']}",
+        draw=partial(draw, radii),
+        caption=f"sample {row['sample']}: {row['label']}",
+        size=(6.2, 2.4),
+        tips=frame_tips(radii, moments),
+        below=partial(plot.bars, radii),
     )
 
 
@@ -48,20 +63,13 @@ def _report(
     title: str,
     kind: str,
     text: str,
-    heat: Callable[[Row], str],
-    pictures: tuple[str, Callable[..., None], str],
+    picture: Callable[[Row], Drawn],
+    file: str,
 ) -> Report:
     found = Frames.of(results)
     shown: Sequence[Row] = found.right[:SHOWN]
     claim = f"Do later moments matter less? Over time {trend_told(found.right)}"
-    charts = [
-        Chart(
-            heat(row) + svg.bars(row["radii"], [f"frame {place + 1}" for place in range(len(row["radii"]))], 80),
-            f"sample {row['sample']}: {row['label']}",
-        )
-        for row in shown
-    ]
-    file, draw, content = pictures
+    panels = [(str(row["label"]), picture(row).draw) for row in shown[:12]]
     return Report(
         title=title,
         lead=(
@@ -70,14 +78,14 @@ def _report(
         ),
         facts=found.facts("frame"),
         sections=[
-            Section("Samples", [Text(text), Chart("", "", SENSITIVITY_LEGEND), *charts]),
+            Section("Samples", [Text(text), Scale(), *(picture(row) for row in shown)]),
             position_section(found.right, "frame", [Text(claim)]),
             *found.overview("frame"),
             Section("Every sample", [found.table("frame")]),
         ],
         settings=results.about,
         figures={
-            file: lambda path: draw([(str(row["label"]), row[content], row["radii"]) for row in shown[:12]], path),
-            "position.png": lambda path: figures.position(by_position(found.right), len(found.right), path),
+            file: partial(sheet, panels=panels, columns=4, size=(2.8, 2.0)),
+            "position.png": position_picture(found.right, "frame").write,
         },
     )

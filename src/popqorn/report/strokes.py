@@ -1,13 +1,15 @@
 """Experiment II as a report: digits as the pen drew them, coloured by sensitivity, and what position has to do with it."""
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean, median
 
+from popqorn import plot
 from popqorn.experiments.frames import most_sensitive
 from popqorn.experiments.results import Results
-from popqorn.report import figures, svg
-from popqorn.report.frames import Frames, by_position, position_section, trend_told
-from popqorn.report.page import SENSITIVITY_LEGEND, Chart, Gallery, Report, Section, Text
+from popqorn.report.drawn import Drawn, sheet
+from popqorn.report.frames import Frames, frame_tips, position_picture, position_section, trend_told
+from popqorn.report.page import Gallery, Report, Scale, Section, Text
 from popqorn.runs.store import Row
 
 SHOWN = 20
@@ -19,18 +21,8 @@ def report(results: Results) -> Report:
     found = Frames.of(results)
     shown = two_of_every_class(found.right)
     claims = _claims(found.right)
-    drawings = [
-        Chart(
-            svg.pen(row["points"], row["radii"], most_sensitive(row["radii"], CIRCLED))
-            + svg.bars(row["radii"], [f"frame {place + 1}" for place in range(len(row["radii"]))]),
-            f"digit {row['sample']}: a {row['label']}",
-        )
-        for row in shown
-    ]
-    pictures = {
-        f"digit_{row['label']}_{row['sample']}.png": lambda path, row=row: figures.pen_strokes([_drawn(row)], path)
-        for row in shown
-    }
+    drawings = [_drawn(row) for row in shown]
+    panels = [(f"{row['label']} (digit {row['sample']})", picture.draw) for row, picture in zip(shown, drawings, strict=True)]
     return Report(
         title="Experiment II: the strokes that decide a digit",
         lead=(
@@ -47,7 +39,7 @@ def report(results: Results) -> Report:
                         "moves with the pen lifted are dashed, and the three most sensitive points are circled. Point at a step "
                         "or a bar."
                     ),
-                    Chart("", "", SENSITIVITY_LEGEND),
+                    Scale(),
                     Gallery(drawings),
                 ],
             ),
@@ -57,9 +49,9 @@ def report(results: Results) -> Report:
         ],
         settings=results.about,
         figures={
-            "contact_sheet.png": lambda path: figures.pen_strokes([_drawn(row) for row in shown], path),
-            "position.png": lambda path: figures.position(by_position(found.right), len(found.right), path),
-            **pictures,
+            "contact_sheet.png": partial(sheet, panels=panels, columns=5, size=(2.4, 2.6)),
+            "position.png": position_picture(found.right, "frame").write,
+            **{f"digit_{row['label']}_{row['sample']}.png": picture.write for row, picture in zip(shown, drawings, strict=True)},
         },
     )
 
@@ -74,8 +66,18 @@ def two_of_every_class(rows: Sequence[Row]) -> list[Row]:
     return [rows[place] for _, _, place in sorted(ranked)[:SHOWN]]
 
 
-def _drawn(row: Row) -> tuple[str, list[list[float]], list[float], list[int]]:
-    return f"{row['label']} (digit {row['sample']})", row["points"], row["radii"], most_sensitive(row["radii"], CIRCLED)
+def _drawn(row: Row) -> Drawn:
+    """A digit, and the radius of every movement below it."""
+    radii, places = row["radii"], plot.pen_places(row["points"])
+    return Drawn(
+        name=f"digit-{row['sample']}",
+        draw=partial(plot.strokes, row["points"], radii, circled=most_sensitive(radii, CIRCLED)),
+        caption=f"digit {row['sample']}: a {row['label']}",
+        size=(3.0, 4.2),
+        tips=frame_tips(radii),
+        lines=[places[:1], *(places[index : index + 2] for index in range(len(places) - 1))],
+        below=partial(plot.bars, radii),
+    )
 
 
 def _claims(rows: Sequence[Row]) -> list[str]:

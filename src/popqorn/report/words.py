@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -10,9 +11,10 @@ from scipy.stats import bootstrap
 
 from popqorn.experiments.frames import most_sensitive
 from popqorn.experiments.results import Results
-from popqorn.report import figures
-from popqorn.report.frames import Frames, by_position, position_section
-from popqorn.report.page import SENSITIVITY_LEGEND, Cell, Chart, Report, Section, Table, Text, Words
+from popqorn.report.drawn import sheet
+from popqorn.report.figures import sentence
+from popqorn.report.frames import Frames, position_picture, position_section
+from popqorn.report.page import Cell, Report, Scale, Section, Table, Text, Words
 from popqorn.runs.store import Row
 
 UNDERLINED = 3
@@ -113,6 +115,7 @@ def _report(results: Results, title: str, kind: str) -> Report:
     found = Frames.of(results)
     rows = found.right
     swaps = Swaps.of(rows, sensitive_words)
+    panels = [("", partial(sentence, row["words"], row["radii"], _caption(row))) for row in rows[:10]]
     return Report(
         title=title,
         lead=(
@@ -132,7 +135,7 @@ def _report(results: Results, title: str, kind: str) -> Report:
                         "Colour and the small number are the certified radius of each word alone (p = 2, in GloVe units); the "
                         "three most sensitive words are underlined. Point at a word to see which near words change the decision."
                     ),
-                    Chart("", "", SENSITIVITY_LEGEND),
+                    Scale(),
                     *(_sentence(row) for row in rows[:SHOWN]),
                 ],
             ),
@@ -144,10 +147,8 @@ def _report(results: Results, title: str, kind: str) -> Report:
         ],
         settings=results.about,
         figures={
-            "position.png": lambda path: figures.position(by_position(rows), len(rows), path),
-            "sentences.png": lambda path: figures.sentences(
-                [(row["words"], row["radii"], _caption(row)) for row in rows[:10]], path
-            ),
+            "position.png": position_picture(rows, "word").write,
+            "sentences.png": partial(sheet, panels=panels, columns=1, size=(9.0, 0.62)),
         },
     )
 
