@@ -166,10 +166,10 @@ def test_a_model_that_changed_is_refused(here: Path) -> None:
     call("certify", "model.safetensors", "data.npz")
     torch.manual_seed(1)
     popqorn.save(popqorn.SequenceClassifier(nn.LSTM(FEATURES, 4), nn.Linear(4, 2)), "model.safetensors")
-    assert "has changed since" in call("report", code=2)
+    assert "model (model.safetensors): changed since" in call("report", code=2)
     call("certify", "model.safetensors", "data.npz")
     np.savez("data.npz", x=np.zeros((6, FRAMES, FEATURES)), y=np.zeros(6, int))
-    assert "data: data.npz has changed since" in call("report", code=2)
+    assert "data (data.npz): changed since" in call("report", code=2)
 
 
 def test_the_largest_proof_and_the_best_attack_count(here: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_curve_as_rows_and_as_a_picture(here: Path) -> None:
         (["certify", "model.onnx", "data.npz", "--scale", "1,two"], "pass std, or numbers"),
         (["certify", "model.onnx", "data.npz", "--require", "nan"], "require is nan"),
         (["certify", "model.onnx", "data.npz", "--frame", "7"], "every sample failed"),
-        (["certify", "model.onnx", "data.npz", "--out", "bad[/z].txt"], "bad[/z].txt"),
+        (["certify", "model.onnx", "data.npz", "--out", "bad[z].txt"], "bad[z].txt"),
         (["attack", "model.onnx", "data.npz", "--require", "0.1"], "attacks prove nothing"),
         (["verify", "model.onnx", "data.npz", "--eps", "0.1", "--require", "0.2"], "--eps 0.2"),
         (["certify", "model.onnx", "data.npz", "--most", "1"], "pass synonyms"),

@@ -28,7 +28,7 @@ from popqorn.runs.identity import identity
 from popqorn.runs.local import Local, Processes, _context
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import prepare
-from popqorn.runs.store import Row, Store
+from popqorn.runs.store import Row, Store, key_of
 from popqorn.runs.worker import Batch, Worker
 
 CLASSES, FRAMES, FEATURES = 3, 4, 2
@@ -133,8 +133,25 @@ def test_meeting_a_requirement(folder: Path, tmp_path: Path) -> None:
     least = min(row["radius"] for row in found.rows)
     assert found.meets(least)
     assert not found.meets(least * 1.001)
+    alone = popqorn.run(given(folder)[0], inputs, Plan("sensitivity"), store=tmp_path / "s")
+    assert not alone.meets(0.0), "frames that move one at a time"
+    store = Store.open(tmp_path / "t")
+    store.begin("run", {})
+    store.plan("run", [({"sample": 0}, "a"), ({"sample": 1}, "b")])
+    for status, meets in STATUSES.items():
+        store.add([("a", {"status": status, "radius": 1.0})])
+        store.add([("b", {"status": "certified", "radius": 1.0})])
+        assert popqorn.Run(store, "run", {}).meets(1.0) == meets, status
+    store.plan("run", [({"sample": 2}, "c")])
+    assert not popqorn.Run(store, "run", {}).meets(0.0), "one is missing"
     inputs[3, 0, 0] = math.nan
     assert not popqorn.run(given(folder)[0], inputs, store=tmp_path / "s").meets(0.0), "what failed proves nothing"
+
+
+STATUSES = {
+    **dict.fromkeys(("certified", "exact", "unbounded", "out_of_evaluations"), True),
+    **dict.fromkeys(("misclassified", "violated", "not_certified", "differs", "broken", "unbroken"), False),
+}
 
 
 def test_samples_that_are_listed_keep_their_numbers(folder: Path, tmp_path: Path) -> None:
@@ -232,49 +249,78 @@ class Last(nn.Module):
 
 # ---- one model is told from another ------------------------------------------------------------------------------------------
 
+PROBE = torch.zeros(3, 2)
+
+
+def of(model: Any, probe: Any = PROBE) -> str:
+    return identity(model, model, probe)
+
 
 def test_models_of_equal_weights_are_told_apart() -> None:
-    """What is no weight decides as much: pooling, plain attributes, hooks, the vocabulary of a reader."""
+    """What is no weight decides as much: pooling, constants, order, modules used twice, the vocabulary of a reader."""
     model = popqorn.SequenceClassifier(nn.LSTM(2, 3), nn.Linear(3, 2))
     mean = popqorn.SequenceClassifier(model.rnn, model.head, pooling="mean")
-    mine = Last(nn.LSTM(2, 3, batch_first=True), 2)
-    scaled, hooked = copy.deepcopy(mine), copy.deepcopy(mine)
-    scaled.scale = 2.0
-    hooked.head.register_forward_hook(lambda *_: None)
+    mine, square, act = Last(nn.LSTM(2, 3, batch_first=True), 2), nn.Linear(2, 2), nn.Tanh()
+    scaled = copy.deepcopy(mine)
+    scaled.scale = np.float32(2.0)  # type: ignore[assignment]
+    networks = [model, mean, mine, scaled, nn.Sequential(square, act, square), nn.Sequential(square, act), Negated(square)]
+    found = [of(each) for each in networks]
     embedded = nn.Sequential(nn.Embedding(3, 2), mine)
-    readers = [
-        popqorn.TextClassifier(split, words, embedded) for split in (str.split, list) for words in (["a", "b"], ["b", "a"])
-    ]
-    found = [identity(each, each) for each in (model, mean, mine, scaled, hooked, *readers)]
+    readers = [popqorn.TextClassifier(str.split, words, embedded) for words in (["a", "b"], ["b", "a"])]
+    found += [of(reader, "a b") for reader in readers]
     assert len(set(found)) == len(found)
     again = copy.deepcopy(mine)
-    assert identity(again, again) == identity(mine, mine)
     again.train()
-    assert identity(again, again) == identity(mine, mine)
+    assert of(again) == of(mine)
     with torch.no_grad():
         again.head.bias += 1
-    assert identity(again, again) != identity(mine, mine)
+    assert of(again) != of(mine)
 
 
-def test_a_changed_source_file_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same weights under another `forward` are another network."""
+class Negated(nn.Module):
+    """The weights of a layer in another function."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -self.layer(x)
+
+
+def test_a_changed_helper_in_another_file_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    text = (
-        "from torch import nn\n\nclass Net(nn.Linear):\n    def forward(self, x):\n        return {}super().forward(x).sum(1)\n"
+    (tmp_path / "own_helper.py").write_text("SIGN = 1.0\n")
+    (tmp_path / "own_net.py").write_text(
+        "import own_helper\nimport torch\nfrom torch import nn\n\nclass Net(nn.Linear):\n    def forward(self, x):\n"
+        "        return own_helper.SIGN * super().forward(x).sum(1)\n\ndef make():\n    torch.manual_seed(0)\n"
+        "    return Net(2, 2)\n"
     )
-    (tmp_path / "own_net.py").write_text(text.format("") + "\ndef make():\n    return Net(2, 2)\n")
-    model = importlib.import_module("own_net").make()
-    before = identity("own_net:make", model)
-    (tmp_path / "own_net.py").write_text(text.format("-") + "\ndef make():\n    return Net(2, 2)\n")
-    assert identity("own_net:make", model) != before
+    inputs = np.zeros((2, 3, 2))
+    first = popqorn.run("own_net:make", inputs, store=tmp_path / "s")
+    monkeypatch.setattr(importlib.import_module("own_helper"), "SIGN", -1.0)
+    assert popqorn.run("own_net:make", inputs, store=tmp_path / "s").name != first.name
+
+
+def test_a_worker_with_another_model_answers_nothing(folder: Path, tmp_path: Path) -> None:
+    """A file that was replaced after the run began, or a factory without a seed: no row stands under the wrong model."""
+    file = tmp_path / "m.safetensors"
+    file.write_bytes(Path(given(folder)[0]).read_bytes())
+    prepared = prepare(str(file), given(folder)[1], MANY, store=tmp_path / "s", samples=3)
+    torch.manual_seed(5)
+    popqorn.save(popqorn.SequenceClassifier(nn.LSTM(FEATURES, 4), nn.Linear(4, CLASSES)), file)
+    elsewhere = pickle.loads(pickle.dumps(prepared.worker))
+    replace(prepared, worker=elsewhere).work(Local())
+    assert all("another than when the run began" in row["error"] for row in prepared.run.rows)
 
 
 def test_files_are_told_apart_byte_by_byte(folder: Path, tmp_path: Path) -> None:
     first = tmp_path / "a.safetensors"
     first.write_bytes(Path(given(folder)[0]).read_bytes())
-    assert identity(first, None) == identity(given(folder)[0], None)
+    model, probe = popqorn.load(first), torch.zeros(FRAMES, FEATURES)
+    assert identity(first, model, probe) == identity(given(folder)[0], model, probe)
     first.write_bytes(first.read_bytes() + b" ")
-    assert identity(first, None) != identity(given(folder)[0], None)
+    assert identity(first, model, probe) != identity(given(folder)[0], model, probe)
 
 
 # ---- samples at fault --------------------------------------------------------------------------------------------------------
@@ -288,7 +334,6 @@ def test_samples_at_fault_are_named_and_the_others_done(folder: Path, tmp_path: 
     found = list(popqorn.run(given(folder)[0], inputs, store=tmp_path / "s").rows)
     assert [row["status"] for row in found].count("failed") == 2
     assert "NaN" in found[1]["error"]
-    assert "sample 1" in found[1]["error"], "the number it has in the data"
     assert [row["radius"] is None for row in found] == [number in (1, 4) for number in range(6)]
     assert str(FEATURES) in found[4]["error"]
     whole = list(popqorn.run(given(folder)[0], good, store=tmp_path / "other").rows)
@@ -304,6 +349,59 @@ def test_samples_at_fault_are_named_and_the_others_done(folder: Path, tmp_path: 
     assert mended[1]["status"] == "certified"
 
 
+def test_whatever_a_model_raises_marks_the_sample(tmp_path: Path) -> None:
+    def split(sentence: str) -> list[str]:
+        return {"a b": ["a", "b"], "b": ["b"]}[sentence]
+
+    reader = popqorn.TextClassifier(
+        split, ["a", "b"], nn.Sequential(nn.Embedding(2, 3), Last(nn.LSTM(3, 4, batch_first=True), 2))
+    )
+    found = list(popqorn.run(reader, ["a b", "c", "b"], store=tmp_path / "s").rows)
+    assert [row["status"] for row in found] == ["certified", "failed", "certified"]
+
+
+def test_a_sample_at_fault_is_told_by_the_number_it_has_in_the_data(folder: Path, tmp_path: Path) -> None:
+    inputs = np.zeros((3, FRAMES, FEATURES))
+    inputs[2] = 7.0
+    row = list(popqorn.run(given(folder)[0], inputs, Plan(clip=(0.0, 1.0)), store=tmp_path / "s").rows)[2]
+    assert row["status"] == "failed"
+    assert "sample 2" in row["error"]
+
+
+def test_samples_are_chosen_by_number(folder: Path, tmp_path: Path) -> None:
+    some = popqorn.run(*given(folder), store=tmp_path / "s", samples=np.array([3, 1, 3]))
+    assert [row["sample"] for row in some.rows] == [3, 1]
+    assert some.about["samples"] == 2
+    for samples, message in (
+        ([24], "samples holds 24"),
+        ([-1], "samples holds -1"),
+        ([], "none"),
+        (0, "samples is 0"),
+        (["a"], "samples is"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            popqorn.run(*given(folder), store=tmp_path / "s", samples=samples)
+
+
+def test_equal_questions_share_their_rows() -> None:
+    """However their numbers are written."""
+    assert Plan(norm="l2", clip=(0, 1)) == Plan(norm=2, clip=(0.0, 1.0))  # type: ignore[arg-type]
+    assert Plan(seed=1).decides() == Plan().decides(), "certify takes no seed"
+    assert Plan("attack", seed=1).decides() != Plan("attack").decides()
+
+
+def test_every_setting_decides() -> None:
+    """But for the size of a batch, a plan that differs in anything asks another question."""
+    other = {"norm": 2.0, "clip": (0.0, 1.0), "total": True, "frames": (1,), "scale": (1.0, 2.0), "eps": 0.2, "within": 0.1}
+    other |= {"method": "lines", "tolerance": 0.1, "dtype": "float32", "device": "meta"}
+    plan = Plan("verify", eps=0.1)
+    found = [plan.decides(), *(replace(plan, **{name: value}).decides() for name, value in other.items())]
+    found.append(Plan("verify", eps=0.1, method="tight", effort=2).decides())
+    found += [Plan("verify", eps=0.1, method="tight", effort=3, seconds=seconds).decides() for seconds in (1.0, 2.0)]
+    assert len(set(map(key_of, found))) == len(found)
+    assert replace(plan, batch=3).decides() == plan.decides()
+
+
 def test_bad_runs_are_named(folder: Path, tmp_path: Path) -> None:
     model, data = given(folder)
     for call, message in (
@@ -315,6 +413,7 @@ def test_bad_runs_are_named(folder: Path, tmp_path: Path) -> None:
         (lambda: Plan(clip=(1.0, 0.0)), "clip is"),
         (lambda: Plan(scale=(0.0, 0.0)), "scale is"),
         (lambda: Plan(tolerance=0.0), "tolerance is 0"),
+        (lambda: Plan("sensitivity", frames=(1,)), "asks every frame alone"),
         (lambda: Plan(device="nowhere"), "device is 'nowhere', which is not there"),
         (lambda: Plan(synonyms="none.json"), "synonyms: 'none.json'"),
         (lambda: popqorn.run("nets/m.py", data), "nets.m:FUNCTION"),
@@ -324,7 +423,7 @@ def test_bad_runs_are_named(folder: Path, tmp_path: Path) -> None:
         (lambda: Plan(batch=0), "batch"),
         (lambda: Plan(method="guess"), "method"),
         (lambda: popqorn.run(model, data, engine="slurm"), "engine is 'slurm'"),
-        (lambda: popqorn.run(model, np.zeros((0, 4, 2))), "no samples"),
+        (lambda: popqorn.run(model, np.zeros((0, 4, 2))), "holds no sample"),
         (lambda: popqorn.run("none.onnx", data), "none.onnx"),
         (lambda: Processes(0), "workers"),
     ):
@@ -378,7 +477,7 @@ def test_a_worker_that_dies_is_replaced(folder: Path, tmp_path: Path, engine: st
     plan = Plan(norm=2.0, batch=4)
     whole = rows(popqorn.run(*given(folder), plan, store=tmp_path / "whole"))
     prepared = prepare(*given(folder), plan, store=tmp_path / "s")
-    replace(prepared, worker=Deadly(prepared.worker.model, plan, tmp_path)).work(read_engine(engine, 2))
+    replace(prepared, worker=Deadly(prepared.worker.model, plan, folder=tmp_path)).work(read_engine(engine, 2))
     found = rows(prepared.run)
     assert len(list(tmp_path.glob("death*"))) < deaths
     for path in tmp_path.glob("death*"):
@@ -413,7 +512,7 @@ def test_actors_that_never_come_up_are_not_waited_for(folder: Path, tmp_path: Pa
     with_all = rows(popqorn.run(*given(folder), plan, store=tmp_path / "s", engine="ray", workers=2))
     assert with_all == rows(popqorn.run(*given(folder), plan, store=tmp_path / "t", engine="ray", workers=5))
     with pytest.raises(ValueError, match="no GPU"):
-        popqorn.run(*given(folder), replace(plan, device="cuda"), store=tmp_path / "s", engine="ray")
+        _ = read_engine("ray", None, None, "cuda").workers
     with pytest.raises(ValueError, match="pass 'cuda'"):
         read_engine("ray", 1, None, "cuda:1")
 

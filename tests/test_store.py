@@ -62,10 +62,16 @@ def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 def test_what_is_no_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("not a database at all" * 100)
-    with pytest.raises(OSError, match=r"text\.sqlite.*is it a popqorn store"):
+    with pytest.raises(OSError, match=r"text\.sqlite.*not a database.*a new name"):
         Store.open(tmp_path / "text.sqlite")
     with pytest.raises(FileNotFoundError, match=r"none\.sqlite"):
         Store.read(tmp_path / "none.sqlite")
+    with sqlite3.connect(tmp_path / "other.sqlite") as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    before = (tmp_path / "other.sqlite").read_bytes()
+    with pytest.raises(ValueError, match="of another program"):
+        Store.open(tmp_path / "other.sqlite")
+    assert (tmp_path / "other.sqlite").read_bytes() == before
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="another --store"):
         Store.open(tmp_path / "file" / "s.sqlite")

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from popqorn.given import read_given_model
 from popqorn.readers.models import read_model
-from popqorn.runs.data import Fault, read_data
+from popqorn.runs.data import Fault, read_data, together
 from popqorn.runs.engines import read_engine
 from popqorn.runs.export import check_suffix
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import FILE, FOLDER, prepare, proven_to
 from popqorn.runs.store import FAILED, Row
-from popqorn.runs.worker import Worker, together
+from popqorn.runs.worker import described
 from popqorn.working import INTERRUPTED, NOT_MET, PICTURES, say, show_curve, show_rows, told, worked
 
 ModelFile = Annotated[str, typer.Argument(help="A .onnx, .safetensors or .pt2 file, or package.module:factory.")]
@@ -106,8 +106,9 @@ def _check_require(require: float | None, plan: Plan) -> None:
         return
     if not 0 <= require < math.inf:
         raise ValueError(f"require is {require}; pass a finite size, not negative")
-    if plan.command == "attack":
-        raise ValueError(f"require is {require:g}, but attacks prove nothing; ask `popqorn certify` or `bracket`")
+    if plan.command in ("attack", "sensitivity"):
+        why = "attacks prove nothing" if plan.command == "attack" else "frames that move one at a time prove nothing of all"
+        raise ValueError(f"require is {require:g}, but {why}; ask `popqorn certify` or `bracket`")
     if plan.eps is not None and not plan.eps >= require:
         raise ValueError(f"require is {require:g}, but eps is {plan.eps:g}; prove at that size: --eps {require:g}")
 
@@ -144,9 +145,9 @@ def info(model: ModelFile, data: Annotated[Path | None, typer.Argument(help="A f
     """
     console = Console()
     with told(console):
-        worker = Worker(read_given_model(model), Plan())
-        network = read_model(worker.model)
-        say(console, f"{model}: {worker.summary()}.")
+        given = read_given_model(model)
+        network = read_model(given)
+        say(console, f"{model}: {described(given)}.")
         if data is not None:
             read = read_data(data)
             shapes = sorted({tuple(one.shape) for one in read.inputs if isinstance(one, torch.Tensor)})

@@ -150,7 +150,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     """The SHA-256 of dtypes, shapes and values, in order."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        array = tensor.detach().cpu().contiguous()
+        array = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
         digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

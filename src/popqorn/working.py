@@ -164,6 +164,9 @@ def told(console: Console) -> Iterator[None]:
     """Bad input ends with a sentence, not with a traceback."""
     try:
         yield
+    except KeyboardInterrupt:
+        say(console, "Stopped. What is done is kept; the same command goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
         say(console, f"Error: {error}", "bold red")
         raise typer.Exit(USAGE) from error

@@ -128,6 +128,11 @@ class TextClassifier(Network):
             raise ValueError(f"neighbours hold {given!r}, which is {len(words)} words to the tokenizer; pass single words")
         return words[0]
 
+    @property
+    def numbering(self) -> str:
+        """Which word has which number, and what stands for the others."""
+        return f"{sorted(self._numbers.items())} {self.unknown}"
+
     def _number(self, word: str) -> int:
         if word in self._numbers:
             return self._numbers[word]

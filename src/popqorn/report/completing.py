@@ -7,7 +7,7 @@ from pathlib import Path
 from popqorn.report.evidence import Evidence, radius_of
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import Prepared, prepare
-from popqorn.runs.store import Store
+from popqorn.runs.store import FAILED, Store
 
 
 def newest(store: Store) -> str:
@@ -26,26 +26,31 @@ def completing(store: Store, name: str, frames: int) -> Iterator[Prepared]:
     """
     found = Evidence.of(store, name)
     about = found.about
-    if not Path(about["data"]).is_file():
+    if not about["files"] or not Path(about["data"]).is_file():
         return
     plan = Plan.of({**about["plan"], "command": "certify", "eps": None})
     missing = [sample for sample in found.right if sample not in found.attacked]
     if missing:
         yield _prepared(found, replace(plan, command="attack"), store, missing)
-    chosen = _spread(found, frames) if plan.frames is None and not plan.total else []
-    if chosen and not set(chosen) <= set(found.frames):
+    alone = plan.frames is None and not plan.total and plan.synonyms is None
+    chosen = _spread(found, frames) if alone else []
+    done = {sample for sample, row in found.frames.items() if row["status"] != FAILED}
+    if not set(chosen) <= done:
         yield _prepared(found, replace(plan, command="sensitivity"), store, chosen)
 
 
 def _prepared(found: Evidence, plan: Plan, store: Store, samples: list[int]) -> Prepared:
     about = found.about
     prepared = prepare(about["model"], about["data"], plan, store=store.path, samples=samples)
-    for what in ("model", "data"):
-        if prepared.run.about[f"{what}_hash"] != about[f"{what}_hash"]:
-            raise ValueError(
-                f"{what}: {about[what]} has changed since the run (or a factory gives other weights on every call: seed it); "
-                "certify it anew, or pass --as-is"
-            )
+    now = prepared.run.about
+    changed = [what for what in ("model", "data") if now[f"{what}_hash"] != about[f"{what}_hash"]]
+    changed += [what for what in ("synonyms", "inequalities") if now["decides"][what] != about["decides"][what]]
+    if changed:
+        names = ", ".join(f"{what} ({about.get(what) or about['plan'][what]})" for what in changed)
+        raise ValueError(
+            f"{names}: changed since the run, or a factory gives other weights on every call (seed it); certify it anew, or pass "
+            "--as-is"
+        )
     return prepared
 
 

@@ -17,34 +17,40 @@ class Evidence:
     """The rows by sample: `certified` (of `certify`, `verify` and `bracket`), `attacked` and `frames` (of `sensitivity`)."""
 
     about: Row
+    asked: list[int]
     certified: dict[int, Row]
     attacked: dict[int, Row]
     frames: dict[int, Row]
 
     @staticmethod
     def of(store: Store, name: str) -> "Evidence":
-        """All that was asked about the model, data and region of the run `name`, of any method: the largest proof counts."""
+        """All that was asked about the samples of the run `name`, its model, data and region, by any method of this version: the
+        largest proof counts, and the nearest attack.
+        """
         runs = store.runs()
         if name not in runs:
             raise ValueError(f"run is {name!r}, which the store does not hold; it holds {', '.join(runs) or 'none'}")
         about = runs[name]
+        asked = [tag["sample"] for tag in store.planned(name)]
         certified: dict[int, Row] = {}
         attacked: dict[int, Row] = {}
         frames: dict[int, Row] = {}
         for other, its in runs.items():
-            if "plan" not in its or _asked(its) != _asked(about):
+            if "plan" not in its or _question(its) != _question(about):
                 continue
             for row in store.rows(other):
-                command = its["plan"]["command"]
+                command, sample = its["plan"]["command"], row["sample"]
+                if sample not in asked:
+                    continue
                 if command == "sensitivity":
-                    frames.setdefault(row["sample"], row)
+                    frames[sample] = _better(frames.get(sample), row)
                 if command in ("certify", "verify", "bracket"):
-                    certified[row["sample"]] = _better(certified.get(row["sample"]), row)
+                    certified[sample] = _better(certified.get(sample), row)
                 if command in ("attack", "bracket") and row["status"] != FAILED:
-                    before = attacked.get(row["sample"])
+                    before = attacked.get(sample)
                     if before is None or row["attacked"] < before["attacked"]:
-                        attacked[row["sample"]] = row
-        return Evidence(about, dict(sorted(certified.items())), attacked, dict(sorted(frames.items())))
+                        attacked[sample] = row
+        return Evidence(about, asked, dict(sorted(certified.items())), attacked, dict(sorted(frames.items())))
 
     @property
     def samples(self) -> list[int]:
@@ -60,10 +66,17 @@ class Evidence:
         return [radius_of(self.certified[sample]) for sample in samples]
 
     def upper(self, samples: Sequence[int]) -> list[float]:
-        """What an attack reaches; infinite where none was found, NaN where none was tried, 0 for what is wrong as it is."""
-        return [0.0 if sample not in self.right else self._reached(sample) for sample in samples]
+        """What an attack reaches: infinite where none was found or the sample failed, NaN where none was tried, 0 for what is
+        wrong as it is.
+        """
+        return [self._reached(sample) for sample in samples]
 
     def _reached(self, sample: int) -> float:
+        status = self.certified[sample]["status"]
+        if status in WRONG:
+            return 0.0
+        if status == FAILED:
+            return math.inf
         return float(self.attacked[sample]["attacked"]) if sample in self.attacked else math.nan
 
     def meeting(self, eps: float) -> list[int]:
@@ -85,8 +98,8 @@ def radius_of(row: Row) -> float:
     return float(row.get("radius") or 0.0)
 
 
-def _asked(about: Row) -> list[Any]:
-    return [about["model_hash"], about["data_hash"], *(about["decides"][name] for name in QUESTION)]
+def _question(about: Row) -> list[Any]:
+    return [about["popqorn"], about["model_hash"], about["data_hash"], *(about["decides"][name] for name in QUESTION)]
 
 
 def _better(first: Row | None, second: Row) -> Row:

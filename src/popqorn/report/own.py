@@ -91,11 +91,11 @@ def as_data(found: Evidence, require: float | None) -> Row:
 
 def _requirement(found: Evidence, require: float) -> Row:
     proven = len(found.meeting(require))
-    return {"eps": require, "proven": proven, "broken": len(found.broken(require)), "met": proven == found.about["samples"]}
+    return {"eps": require, "proven": proven, "broken": len(found.broken(require)), "met": proven == len(found.asked)}
 
 
 def _verdict(found: Evidence, require: float | None) -> str:
-    total = found.about["samples"]
+    total = len(found.asked)
     done = f" {total - len(found.certified)} samples have no result yet." if len(found.certified) < total else ""
     fault = f" {len(found.violations)} attacks succeeded inside a certified radius: a fault, please report it." * bool(
         found.violations
@@ -292,7 +292,7 @@ def _settings(found: Evidence) -> Row:
 
 
 def _share(found: Evidence, count: int) -> float:
-    return count / len(found.certified)
+    return count / len(found.asked)
 
 
 def _sizes(found: Evidence) -> list[float]:

@@ -66,11 +66,18 @@ def _sensitivity(plan: Plan, model: Any, inputs: Inputs, labels: Labels) -> list
     given = _given(plan, model, inputs, labels)
     found = sensitivity(model, inputs, tolerance=plan.tolerance, **_bounded(plan), **given)
     radii = [radii[: len(status)] for radii, status in zip(found.radius.tolist(), found.status, strict=True)]
-    status = [Status.STOPPED if Status.STOPPED in row else row[0] for row in found.status]
+    status = [_of_frames(*each) for each in zip(radii, found.status, strict=True)]
     words: Sequence[Any] = [None] * len(radii) if found.words is None else found.words
     named = zip(inputs, [None] * len(inputs) if labels is None else labels, map(len, radii), strict=True)
     attacked = [_frames_attacked(plan, model, *each) for each in named]
     return _rows(found, radius=[min(row) for row in radii], status=status, frames=radii, frames_attacked=attacked, words=words)
+
+
+def _of_frames(radii: Sequence[float], status: Sequence[Status]) -> Status:
+    """That of the frame with the least radius, but for what was stopped."""
+    if Status.STOPPED in status:
+        return Status.STOPPED
+    return status[min(range(len(radii)), key=radii.__getitem__)]
 
 
 def _frames_attacked(plan: Plan, model: Any, sample: Any, label: Any, frames: int) -> list[float]:

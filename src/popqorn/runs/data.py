@@ -78,6 +78,19 @@ def _hash(one: Sample) -> str:
     return fingerprint([one]) if isinstance(one, Tensor) else repr(one)
 
 
+def together(samples: Sequence[Sample]) -> Tensor | list[str]:
+    """Samples of one shape, as the library takes them."""
+    faults = [one.reason for one in samples if isinstance(one, Fault)]
+    if faults:
+        raise ValueError(faults[0])
+    arrays = [one for one in samples if isinstance(one, Tensor)]
+    if not arrays:
+        return [str(one) for one in samples]
+    stacked = torch.stack(arrays)
+    # Numbers of images and sensors are often stored as bytes; token ids (one axis each) stay what they are.
+    return stacked if stacked.is_floating_point() or stacked.dim() == 2 else stacked.double()
+
+
 def read_data(data: Any) -> Samples:
     """The samples of a file (see docs/runs.md), of arrays `x` or `(x, y)`, or as they are."""
     if isinstance(data, Samples):
@@ -264,7 +277,7 @@ def _numbers(name: str, column: str, entries: Sequence[Any], faults: dict[int, s
 
 def _read_lines(path: Path) -> Samples:
     """A sentence per line; or class number, tab, sentence, in every line. Blank lines do not count."""
-    lines = [(number, line) for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1) if line.strip()]
     if not any("\t" in line for _, line in lines):
         return Samples([line for _, line in lines], None, path.name)
     cells = [line.split("\t", 1) for _, line in lines]

@@ -42,18 +42,23 @@ class Processes:
         read_count("workers", self.workers)
 
     def work(self, worker: Worker, batches: Sequence[Batch], fresh: Callable[[Batch], Batch]) -> Iterator[Done]:
-        todo, tries = list(batches), Counter[Batch]()
+        todo, suspects, tries = list(batches), list[Batch](), Counter[Batch]()
         while todo:
-            alone = any(tries[batch] for batch in todo)  # after a death: one at a time, to know whose fault it is
+            some = suspects[:1] or todo  # after a death: those that were out, one at a time, to know whose fault it was
             try:
-                with self._pool(worker, 1 if alone else self.workers) as pool:
-                    for batch, rows in _drained(pool, todo, fresh, self.workers + 1 if not alone else 1):
+                with self._pool(worker, 1 if suspects else self.workers) as pool:
+                    for batch, rows in _drained(pool, some, fresh, self.workers + 1):
                         todo.remove(batch)
+                        suspects = [suspect for suspect in suspects if suspect is not batch]
                         yield batch, rows
             except BrokenProcessPool:
-                tries[todo[0]] += 1
-                if tries[todo[0]] >= TRIES:
-                    batch = todo.pop(0)
+                if not suspects:
+                    suspects = todo[: self.workers + 1]
+                    continue
+                tries[suspects[0]] += 1
+                if tries[suspects[0]] >= TRIES:
+                    batch, *suspects = suspects
+                    todo.remove(batch)
                     yield batch, [(key, lost()) for key in fresh(batch).keys]
 
     def _pool(self, worker: Worker, workers: int) -> ProcessPoolExecutor:

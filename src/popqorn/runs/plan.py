@@ -69,6 +69,12 @@ class Plan:
     def __post_init__(self) -> None:
         read_choice("command", self.command, COMMANDS)
         object.__setattr__(self, "norm", read_norm(self.norm))
+        for name, kind in (("clip", float), ("frames", int), ("scale", float)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(kind(entry) for entry in value))
+        if self.command == "sensitivity" and self.frames is not None:
+            raise ValueError("frames are given, but `sensitivity` asks every frame alone; leave them out")
         if self.eps is None and self.command == "verify" and self.synonyms is None:
             raise ValueError("eps is not given, the size at which `verify` is to prove; pass --eps (eps= of a Plan)")
         if self.eps is not None and (self.command != "verify" or self.synonyms is not None):
@@ -153,7 +159,8 @@ class Plan:
 
     def decides(self) -> Row:
         """Everything here that decides what is found, files by what they hold."""
-        settings = {name: value for name, value in asdict(self).items() if name not in NEITHER}
+        ignored = NEITHER | ({"seed"} if self.command in ("certify", "verify") else set())
+        settings = {name: value for name, value in asdict(self).items() if name not in ignored}
         given = {name: settings[name] for name in ("synonyms", "inequalities") if settings[name] is not None}
         return settings | {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in given.items()}
 
@@ -186,7 +193,7 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 # ---- files of settings -------------------------------------------------------------------------------------------------------

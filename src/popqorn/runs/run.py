@@ -3,12 +3,14 @@
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from popqorn._version import __version__
+from popqorn.reading import read_count
 from popqorn.runs.data import Samples, read_data
 from popqorn.runs.engine import Engine
 from popqorn.runs.engines import read_engine
@@ -41,13 +43,13 @@ class Run:
         return [tag["sample"] for tag in self.store.missing(self.name)]
 
     def meets(self, eps: float) -> bool:
-        """Whether every sample is proven to the size `eps`."""
+        """Whether every sample is proven to the size `eps`, all frames moving."""
         return not self.missing and all(proven_to(row, eps) for row in self.rows)
 
 
 def proven_to(row: Row, eps: float) -> bool:
-    """Whether a row proves the size `eps`; NaN and failures prove nothing."""
-    return row["status"] in PROVEN and row.get("radius", 0.0) >= eps
+    """Whether a row proves the size `eps`; NaN and failures prove nothing, nor do frames that moved one at a time."""
+    return row["status"] in PROVEN and "frames" not in row and row["radius"] is not None and row["radius"] >= eps
 
 
 def run(
@@ -119,13 +121,10 @@ def prepare(
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is {plan!r}; pass a popqorn.Plan(command, norm=..., ...)")
     read = read_data(data)
-    if not len(read):
-        raise ValueError("data holds no samples; pass some")
     if not plan.decides_classes:
         read = read.unlabelled()
-    chosen = range(len(read))[:samples] if samples is None or isinstance(samples, int) else samples
-    texts = read.hashes()
-    worker = Worker(model, plan.settled(read))
+    chosen, texts = _chosen(samples, len(read)), read.hashes()
+    worker = Worker(model, plan.settled(read)).begun(read.inputs)
     about = {
         "popqorn": __version__,
         "torch": torch.__version__,
@@ -133,9 +132,10 @@ def prepare(
         "machine": platform.platform(),
         "model": str(model) if isinstance(model, str | Path) else type(model).__name__,
         "model_summary": worker.summary(),
-        "model_hash": worker.identity(),
+        "model_hash": worker.expected,
         "data": str(data) if isinstance(data, str | Path) else "given",
         "data_hash": key_of(texts),
+        "files": isinstance(model, str | Path) and isinstance(data, str | Path),
         "samples": len(chosen),
         "plan": asdict(worker.plan),
         "decides": worker.plan.decides(),
@@ -147,3 +147,19 @@ def prepare(
     opened.begin(name, about)
     opened.plan(name, (({"sample": sample}, key) for sample, key in keys.items()))
     return Prepared(Run(opened, name, about), worker, read, keys)
+
+
+def _chosen(samples: int | Sequence[int] | None, count: int) -> list[int]:
+    """The first so many, or those listed, each once."""
+    if samples is None:
+        return list(range(count))
+    try:
+        chosen = (
+            list(range(count))[: read_count("samples", samples)] if isinstance(samples, int) else [index(one) for one in samples]
+        )
+    except TypeError:
+        raise ValueError(f"samples is {samples!r}; pass how many, or a list of their numbers") from None
+    outside = [sample for sample in chosen if not 0 <= sample < count]
+    if outside or not chosen:
+        raise ValueError(f"samples holds {outside[0] if outside else 'none'}; the data have 0 to {count - 1}")
+    return list(dict.fromkeys(chosen))

@@ -53,12 +53,16 @@ class Store:
         except OSError as error:
             raise OSError(f"store: {str(path.parent)!r} cannot be made ({error.strerror}); pass another --store") from error
         with store._connected() as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-            connection.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (str(VERSION),))
-            (version,) = connection.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            kept = connection.execute("SELECT value FROM meta WHERE name = 'version'").fetchone() if "meta" in tables else None
+            version = kept[0] if kept else None if tables - {"meta"} else str(VERSION)
             if version == str(VERSION):
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+                connection.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (str(VERSION),))
                 connection.executescript(SCHEMA)
+        if version is None:
+            raise ValueError(f"store: {str(path)!r} is a database of another program; pass another --store")
         if version != str(VERSION):
             raise ValueError(
                 f"store: {str(path)!r} is of version {version}, and this popqorn writes version {VERSION}; pass another --store, "
@@ -114,6 +118,12 @@ class Store:
         with self._connected() as connection:
             for tag, row in connection.execute(asked, (run,)):
                 yield _restored({**json.loads(tag), **json.loads(row)})
+
+    def planned(self, run: str) -> list[Row]:
+        """The tags of a run."""
+        with self._connected() as connection:
+            asked = connection.execute("SELECT tag FROM entries WHERE run = ? ORDER BY place", (run,))
+            return [_restored(json.loads(tag)) for (tag,) in asked]
 
     def missing(self, run: str) -> list[Row]:
         """The tags of a run that have no row yet."""

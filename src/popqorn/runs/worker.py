@@ -4,7 +4,7 @@ import copy
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,13 @@ from torch import Tensor
 from popqorn.given import read_given_model
 from popqorn.readers.models import read_model
 from popqorn.runs.ask import ask
-from popqorn.runs.data import Fault, Label, Sample, Samples
+from popqorn.runs.data import Fault, Label, Sample, Samples, together
 from popqorn.runs.identity import identity
 from popqorn.runs.plan import Plan
 from popqorn.runs.store import FAILED, Row
 
 STOPPED = "stopped"
+PROBES = 5  # shapes for which a model is tried to be read
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +42,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Worker:
-    """`model` is a module, or how to get one: a file, `package.module:factory`."""
+    """`model` is a module, or how to get one: a file, `package.module:factory`.
+
+    `expected` is its identity, read for the sample `probe`: a process that loads another model than the run was begun with
+    answers nothing.
+    """
 
     model: Any
     plan: Plan
+    probe: Sample | None = None
+    expected: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was loaded: every process reads the file itself."""
@@ -52,7 +59,26 @@ class Worker:
 
     @cached_property
     def _given(self) -> Any:
-        return read_given_model(self.model)
+        model = read_given_model(self.model)
+        if self.probe is not None and identity(self.model, model, self.probe) != self.expected:
+            raise ValueError(
+                f"model: {self.model} is another than when the run began: a file was replaced, or a factory gives other weights "
+                "on every call (seed it); begin anew"
+            )
+        return model
+
+    def begun(self, inputs: Sequence[Sample]) -> "Worker":
+        """The same, knowing which model it must be, by the first of the inputs for which the model can be read."""
+        failure: Exception = ValueError("data holds no sample that can be read; pass some")
+        for probe in _probes(inputs):
+            try:
+                found = replace(self, probe=probe, expected=identity(self.model, self._given, probe))
+            except Exception as error:  # also of the user's own code
+                failure = error
+                continue
+            found.__dict__["_given"] = self._given
+            return found
+        raise failure
 
     @cached_property
     def _loaded(self) -> Any:
@@ -64,13 +90,7 @@ class Worker:
 
     def summary(self) -> str:
         """What kind of model it is, and how large."""
-        sizes = [tensor.numel() for _, tensor in read_model(self._given).tensors()]
-        return f"{type(self._given).__name__}, {sum(sizes):,} numbers in {len(sizes)} tensors"
-
-    def identity(self) -> str:
-        """What tells the model from others."""
-        read_model(self._given)
-        return identity(self.model, self._given)
+        return described(self._given)
 
     def load(self) -> None:
         """Bring the model to its device now, not with the first batch."""
@@ -81,7 +101,7 @@ class Worker:
         started = time.perf_counter()
         try:
             found = self._asked(batch)
-        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        except Exception as error:  # also of the user's own code, on one sample: the others are done
             if len(batch) > 1:
                 return [row for place in range(len(batch)) for row in self.rows(batch.one(place))]
             found = [{"decision": None, "radius": None, "status": FAILED, "error": _named(str(error), batch.samples[0])}]
@@ -112,22 +132,25 @@ class Worker:
         return decided
 
 
+def described(model: Any) -> str:
+    """What kind of model it is, and how large."""
+    sizes = [tensor.numel() for _, tensor in read_model(model).tensors()]
+    return f"{type(model).__name__}, {sum(sizes):,} numbers in {len(sizes)} tensors"
+
+
+def _probes(inputs: Sequence[Sample]) -> list[Sample]:
+    """One sample of each of the first few shapes, without its values, which may be none."""
+    found: dict[tuple[int, ...], Sample] = {}
+    for one in inputs:
+        if not isinstance(one, Fault) and len(found) < PROBES:
+            bare = torch.zeros_like(one) if isinstance(one, Tensor) and one.is_floating_point() else one
+            found.setdefault(_shape(one), bare)
+    return list(found.values())
+
+
 def _named(error: str, sample: int) -> str:
     """What the library says of the only sample of a call, with the number it has in the data."""
     return re.sub(r"\b(sample |inputs\[|labels\[)0\b", rf"\g<1>{sample}", error)
-
-
-def together(samples: Sequence[Sample]) -> Tensor | list[str]:
-    """Samples of one shape, as the library takes them."""
-    faults = [one.reason for one in samples if isinstance(one, Fault)]
-    if faults:
-        raise ValueError(faults[0])
-    arrays = [one for one in samples if isinstance(one, Tensor)]
-    if not arrays:
-        return [str(one) for one in samples]
-    stacked = torch.stack(arrays)
-    # Numbers of images and sensors are often stored as bytes; token ids (one axis each) stay what they are.
-    return stacked if stacked.is_floating_point() or stacked.dim() == 2 else stacked.double()
 
 
 def batches(keys: Mapping[int, str], samples: Samples, chosen: Sequence[int], size: int) -> list[Batch]:
