@@ -2,9 +2,11 @@
 
 import csv
 import json
+import math
 import re
 import shlex
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from typer.testing import CliRunner
 
 import popqorn
 from popqorn.cli import app
+from popqorn.report import own
+from popqorn.report.evidence import Evidence
 from popqorn.report.own import as_data
-from popqorn.report.page import number
+from popqorn.report.page import Proven, number
 from popqorn.runs.plan import Plan
 from popqorn.runs.store import Store
 
@@ -173,8 +177,6 @@ def test_a_model_that_changed_is_refused(here: Path) -> None:
 
 
 def test_the_largest_proof_and_the_best_attack_count(here: Path) -> None:
-    from popqorn.report.evidence import Evidence
-
     for method in ("interval", "planes", "constants"):
         found = popqorn.run("model.onnx", "data.npz", Plan(method=method), store="s.sqlite")
     best = popqorn.run("model.onnx", "data.npz", Plan(), store="s.sqlite")
@@ -183,6 +185,104 @@ def test_the_largest_proof_and_the_best_attack_count(here: Path) -> None:
     assert evidence.lower(evidence.samples) == [row["radius"] for row in best.rows]
     assert as_data(evidence, None)["accuracy"]["clean"] == 1.0
     assert evidence.violations == []
+
+
+def test_the_page_is_about_the_samples_of_its_run(here: Path) -> None:
+    """Proofs of other samples, of other claims, and of other versions count for nothing."""
+    inputs, labels = (np.load("data.npz")[name] for name in ("x", "y"))
+    plan = Plan(norm=2.0)
+    whole = popqorn.run("model.onnx", "data.npz", plan, store="s.sqlite")
+    order = sorted(whole.rows, key=lambda row: row["radius"])
+    chosen, require = [order[0]["sample"], order[-1]["sample"]], order[1]["radius"]
+    some = popqorn.run("model.onnx", "data.npz", plan, store="s.sqlite", samples=chosen)
+    popqorn.run("model.onnx", "data.npz", Plan("attack", norm=2.0), store="s.sqlite", samples=chosen)
+    store = Store.read(Path("s.sqlite"))
+    found = Evidence.of(store, some.name)
+    assert sorted(found.samples) == sorted(chosen)
+    asked = as_data(found, require)["requirement"]
+    assert (asked["proven"], asked["met"]) == (1, False)
+    assert not some.meets(require)
+    assert found.attacked.keys() == set(chosen)
+    alone = {"within": Plan(within=0.1, norm=2.0), "clip": Plan(norm=2.0, clip=(-9.0, 9.0)), "norm": Plan()}
+    for name, other in alone.items():
+        assert not Evidence.of(store, popqorn.run("model.onnx", "data.npz", other, store="s.sqlite").name).attacked, name
+    moved = popqorn.run("model.onnx", (inputs + 0.01, labels), plan, store="s.sqlite")
+    assert not Evidence.of(store, moved.name).attacked, "other data"
+    for version, radius in (("0.0.9", 99.0), (some.about["popqorn"], 98.0)):
+        store.begin("planted", {**some.about, "popqorn": version})
+        store.plan("planted", [({"sample": chosen[0]}, f"planted {version}")])
+        store.add([(f"planted {version}", {"status": "certified", "radius": radius, "decision": 0, "label": 0})])
+        assert (max(Evidence.of(store, some.name).lower(chosen)) >= 98) == (version == some.about["popqorn"])
+
+
+def test_a_planted_attack_is_told(here: Path) -> None:
+    run = popqorn.run("model.onnx", "data.npz", Plan("bracket"), store="s.sqlite")
+    store, rows = Store.read(Path("s.sqlite")), list(run.rows)
+    store.begin("planted", {**run.about, "plan": {**run.about["plan"], "command": "attack"}})
+    for sample, share in ((0, 0.5), (1, 0.9), (1, 0.7)):
+        store.plan("planted", [({"sample": sample}, f"planted {sample}")])
+        store.add([(f"planted {sample}", {"status": "broken", "attacked": share * rows[sample]["radius"], "reached": 1})])
+    found = Evidence.of(store, run.name)
+    assert found.violations == [0, 1]
+    assert found.upper([1])[0] == pytest.approx(0.7 * rows[1]["radius"])
+    assert 0 in found.broken(0.6 * rows[0]["radius"])
+    assert 0 not in found.broken(0.4 * rows[0]["radius"])
+    assert "a fault, please report it" in own.report(found, None).lead
+
+
+def test_what_failed_is_neither_proven_nor_broken(here: Path) -> None:
+    inputs = np.load("data.npz")["x"]
+    inputs[2] = np.nan
+    run = popqorn.run("model.onnx", inputs, Plan("bracket"), store="s.sqlite")
+    found = Evidence.of(Store.read(Path("s.sqlite")), run.name)
+    assert (found.lower([2]), found.upper([2])) == ([0.0], [math.inf])
+    assert as_data(found, None)["accuracy"]["clean"] == pytest.approx(5 / 6)
+
+
+def test_proven_sizes_are_never_shown_larger() -> None:
+    for value in (0.65261, 0.70965, 123456.7, 1e-9, 0.1, 0.0):
+        assert 0.99 * value <= float(number(Proven(value))) <= value
+    assert number(Proven(math.inf)) == "inf"
+    assert number(0.65261) == "0.653"
+
+
+def test_a_page_of_exchanged_words_and_of_models_that_are_no_files(here: Path) -> None:
+    """What cannot be completed is left out."""
+    Path("own_text.py").write_text(TEXT_MODEL)
+    sys.path.insert(0, str(here))
+    Path("words.json").write_text('{"a": ["b"]}')
+    Path("texts.txt").write_text("a b\nb b a\n")
+    call("certify", "own_text:make", "texts.txt", "--synonyms", "words.json")
+    call("report", "--out", "page")
+    assert "Words may be exchanged" in Path("page/index.html").read_text()
+    Path("words.json").write_text('{"a": ["c"]}')
+    call("certify", "own_text:make", "texts.txt", "--synonyms", "words.json", "--store", "other.sqlite")
+    Path("words.json").write_text('{"a": ["b", "c"]}')
+    assert "synonyms (words.json): changed since" in call("report", "other.sqlite", code=2)
+    sys.path.remove(str(here))
+    popqorn.run(popqorn.load("model.safetensors"), "data.npz", store="third.sqlite")
+    call("report", "third.sqlite", "--out", "page")
+
+
+TEXT_MODEL = """
+import popqorn
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.words(tokens)).mean(1))
+
+
+def make():
+    torch.manual_seed(0)
+    return popqorn.TextClassifier(str.split, ["a", "b", "c"], Net())
+"""
 
 
 def test_a_curve_as_rows_and_as_a_picture(here: Path) -> None:

@@ -28,7 +28,7 @@ def accuracy(certified: ArrayLike, attacked: ArrayLike | None = None, *, require
     proven = 100 * holding(lower, sizes)
     axis.step(sizes, proven, where="post", color=PROVEN, label="certified", gid="proven")
     if upper is not None:
-        unbroken = 100 * holding(upper, sizes)
+        unbroken = 100 * left(upper, sizes)
         axis.step(sizes, unbroken, where="post", color=BROKEN, label="not broken by an attack", gid="unbroken")
         axis.fill_between(sizes, proven, unbroken, step="post", color=OPEN, alpha=0.35, linewidth=0, label="open")
     if require is not None:
@@ -205,6 +205,11 @@ def pen_places(points: ArrayLike) -> NDArray[np.float64]:
 def holding(radii: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of samples whose radius is at least each size; radii of 0 and NaN hold at none."""
     return np.asarray([float(np.mean((radii >= size) & (radii > 0))) for size in sizes])
+
+
+def left(radii: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of samples that no attack breaks up to each size: at its own radius an attack has succeeded."""
+    return np.asarray([float(np.mean(radii > size)) for size in sizes])
 
 
 def _sizes(radii: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """A run at the command line: what it will do, how far it is, what it found; a log beside the store; exit codes for scripts."""
 
 import logging
+import math
 import re
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from popqorn.report.evidence import radius_of
+from popqorn.report.page import Proven, number
 from popqorn.runs.export import export
 from popqorn.runs.run import Prepared, Run
 from popqorn.runs.store import FAILED, Row
@@ -126,7 +128,7 @@ def show_rows(console: Console, run: Run, out: Path | None) -> None:
             radii.setdefault(row["status"], []).append(size)
     table = Table("status", "samples", "median size")
     for status, count in counts.most_common():
-        table.add_row(status.replace("_", " "), str(count), f"{median(radii[status]):.5g}" if status in radii else "")
+        table.add_row(status.replace("_", " "), str(count), number(Proven(median(radii[status]))) if status in radii else "")
     console.print(table)
     if out is not None:
         export(run.rows, out)
@@ -137,17 +139,16 @@ def show_curve(console: Console, run: Run, out: Path | None) -> None:
     """Shares of samples that are proven, and not broken, at sizes up to the greatest that is proven."""
     from popqorn import plot
 
-    rows = [row for row in run.rows if row["status"] != FAILED]
+    rows = list(run.rows)
     lower = np.array([radius_of(row) for row in rows] or [0.0])
-    upper = np.array([row["attacked"] for row in rows] or [0.0])
-    finite = lower[np.isfinite(lower)]
-    sizes = np.linspace(0, max(finite.max(initial=0.0), 1e-9), SIZES + 1)[1:]
-    share = len(rows) / max(1, run.about["samples"])
-    proven, unbroken = share * plot.holding(lower, sizes), share * plot.holding(upper, sizes)
+    upper = np.array([math.inf if row["status"] == FAILED else row["attacked"] for row in rows] or [0.0])
+    greatest = max(lower[np.isfinite(lower)].max(initial=0.0), 1e-9)
+    sizes = np.array([Proven(greatest * step / SIZES).down() for step in range(1, SIZES + 1)])
+    proven, unbroken = plot.holding(lower, sizes), plot.left(upper, sizes)
     table = Table("size", "certified, %", "not broken, %")
     found = [{"size": s, "certified": low, "unbroken": high} for s, low, high in zip(sizes, proven, unbroken, strict=True)]
     for row in found:
-        table.add_row(f"{row['size']:.4g}", f"{100 * row['certified']:.1f}", f"{100 * row['unbroken']:.1f}")
+        table.add_row(f"{row['size']:.3g}", f"{100 * row['certified']:.1f}", f"{100 * row['unbroken']:.1f}")
     console.print(table)
     if out is not None and out.suffix.lower() in PICTURES:
         from popqorn.report.drawn import Drawn

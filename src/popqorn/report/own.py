@@ -13,7 +13,7 @@ from popqorn import plot
 from popqorn.report.drawn import Drawn
 from popqorn.report.evidence import WRONG, Evidence, radius_of
 from popqorn.report.frames import bracket_tips, rank_correlation
-from popqorn.report.page import Cell, Part, Report, Section, Table, Text, number
+from popqorn.report.page import Cell, Part, Proven, Report, Section, Table, Text, number
 from popqorn.runs.store import FAILED, Row
 
 SCHEMA = "popqorn-report-1"
@@ -52,6 +52,7 @@ def report(found: Evidence, require: float | None = None) -> Report:
         ],
         settings=_settings(found),
         data=as_data(found, require),
+        met=None if require is None else bool(_requirement(found, require)["met"]),
         figures={picture.name + ".png": picture.write for picture in _pictures(found, require)},
     )
 
@@ -119,8 +120,8 @@ def _facts(found: Evidence, require: float | None) -> list[tuple[str, str]]:
     ratios = [high / low for low, high in zip(lower, found.upper(found.right), strict=True) if low > 0 and math.isfinite(high)]
     facts = [
         (f"{100 * _share(found, len(found.right)):.1f} %", "decided rightly as they are"),
-        (number(median(lower)) if lower else "-", "certified radius, the median of those decided rightly"),
-        (number(min(lower)) if lower else "-", "the least of them"),
+        (number(Proven(median(lower))) if lower else "-", "certified radius, the median of those decided rightly"),
+        (number(Proven(min(lower))) if lower else "-", "certified radius, the least of those decided rightly"),
         (number(median(ratios)) if ratios else "-", "attacked / certified radius (median): what is still open"),
     ]
     if require is not None:
@@ -152,7 +153,8 @@ def _moving(plan: Row) -> str:
     which = "" if plan["frames"] is None else f" Only frames {', '.join(map(str, plan['frames']))} move."
     scale = "" if plan["scale"] is None else " Every feature has its own share of the size (scale, below)."
     clip = "" if plan["clip"] is None else f" Inputs never leave [{plan['clip'][0]:g}, {plan['clip'][1]:g}]."
-    return f"{moved} in the l_{plan['norm']:g} norm.{which}{scale}{clip}"
+    norm = "maximum norm" if math.isinf(plan["norm"]) else f"l_{plan['norm']:g} norm"
+    return f"{moved} in the {norm}.{which}{scale}{clip}"
 
 
 def _claim(plan: Row) -> str:
@@ -187,14 +189,14 @@ def _stability(found: Evidence, require: float | None) -> list[Part]:
     ]
     table = Table("curve", ["size", "certified, %", "not broken by an attack, %"], rows)
     missing = [sample for sample in found.right if sample not in found.attacked]
-    note = [Text(f"{len(missing)} samples were not attacked; `popqorn attack` fills this in.")] if missing else []
+    note = [Text(f"{len(missing)} samples were not attacked; popqorn attack fills this in.")] if missing else []
     return [*_pictures(found, require), *note, table]
 
 
 def _sensitivity(found: Evidence, require: float | None) -> list[Part]:
     shown = [(sample, row) for sample, row in found.frames.items() if row["status"] not in (FAILED, *WRONG)][:SHOWN]
     if not shown:
-        return [Text("No sample was asked frame by frame; `popqorn sensitivity` fills this in.")]
+        return [Text("No sample was asked frame by frame; popqorn sensitivity fills this in.")]
     text = (
         "How far each frame alone may move. Where bounds are loose the certified side shows the bound's trend, not the "
         "network's: read both sides, and trust an order of frames only where the bars do not overlap."
@@ -205,7 +207,7 @@ def _sensitivity(found: Evidence, require: float | None) -> list[Part]:
 def _frames(sample: int, row: Row, require: float | None) -> Drawn:
     names = row.get("words")
     tips = [
-        f"{names[place] if names else f'frame {place}'}: certified {number(low)}, attacked {number(high)}"
+        f"{names[place] if names else f'frame {place}'}: certified {number(Proven(low))}, attacked {number(high)}"
         for place, (low, high) in enumerate(zip(row["frames"], row["frames_attacked"], strict=True))
     ]
     draw = partial(plot.sensitivity, row["frames"], row["frames_attacked"], names=names, require=require)
@@ -223,7 +225,7 @@ def _relevance(found: Evidence) -> list[Part]:
         first = sorted(range(len(low)), key=lambda place: high[place])[:3]
         rows.append([sample, ", ".join(names[place] for place in first), _agreement(low, high)])
     if not rows:
-        return [Text("Without sensitivities nothing can be said; `popqorn sensitivity` fills this in.")]
+        return [Text("Without sensitivities nothing can be said; popqorn sensitivity fills this in.")]
     text = (
         "The frames whose change an attack needs least of: an expert should find in them what the decision ought to rest on. "
         "The last column is the rank correlation of the certified and the attacked side (1: both put the frames in one order)."
@@ -245,7 +247,7 @@ def _reachability(found: Evidence) -> list[Part]:
         if row is not None and row.get("reached") is not None:
             reached.setdefault((found.certified[sample]["decision"], row["reached"]), []).append(row["attacked"])
     if not reached:
-        return [Text("No attack reached another decision, or none was tried (`popqorn attack`).")]
+        return [Text("No attack reached another decision, or none was tried (popqorn attack).")]
     rows = [
         [*pair, len(sizes), min(sizes), median(sizes)] for pair, sizes in sorted(reached.items(), key=lambda item: min(item[1]))
     ]
@@ -278,7 +280,7 @@ def _table(name: str, found: Evidence, samples: Sequence[int]) -> Table:
     for sample, low, high in zip(samples, found.lower(samples), found.upper(samples), strict=True):
         row = found.certified[sample]
         ratio = high / low if low > 0 and math.isfinite(high) else None
-        rows.append([sample, row["label"], row["decision"], low, _finite(high), ratio, row["status"].replace("_", " ")])
+        rows.append([sample, row["label"], row["decision"], Proven(low), _finite(high), ratio, row["status"].replace("_", " ")])
     return Table(name, columns, rows)
 
 
@@ -298,7 +300,7 @@ def _share(found: Evidence, count: int) -> float:
 def _sizes(found: Evidence) -> list[float]:
     finite = [radius for radius in [*found.lower(found.right), *found.upper(found.right)] if math.isfinite(radius)]
     greatest = max(finite, default=1.0) or 1.0
-    return [greatest * (step + 1) / STEPS for step in range(STEPS)]
+    return sorted({Proven(greatest * (step + 1) / STEPS).down() for step in range(STEPS)})
 
 
 def _curve(found: Evidence, sizes: Sequence[float]) -> list[Row]:

@@ -5,7 +5,9 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_FLOOR, Context, Decimal
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -131,7 +133,7 @@ class Report:
 
     - `lead`: what was found, in sentences anyone can read; `facts`: the few numbers behind them, with what they mean.
     - `settings`: what decides the numbers. `figures`: pictures for papers, name of the file and who draws it.
-    - `data`: the same for programs, written as `report.json`.
+    - `data`: the same for programs, written as `report.json`. `met`: whether a requirement is, if there is one.
     """
 
     title: str
@@ -141,6 +143,7 @@ class Report:
     settings: Mapping[str, Any]
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     data: Mapping[str, Any] | None = None
+    met: bool | None = None
 
     @property
     def tables(self) -> list[Table]:
@@ -192,10 +195,19 @@ class Report:
         return written
 
 
+class Proven(float):
+    """A proven size: never shown larger than it is."""
+
+    def down(self, digits: int = 3) -> float:
+        """The next number of so many digits below."""
+        return float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(float(self)))) if isfinite(self) else self
+
+
 def number(value: float) -> str:
-    """A number for people: three digits."""
+    """A number for people: three digits; what is `Proven` is rounded down."""
     if value != value:
         return "-"
+    value = value.down() if isinstance(value, Proven) else value
     return f"{value:.3g}" if abs(value) < 1e5 else f"{value:.2e}"
 
 
