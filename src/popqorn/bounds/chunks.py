@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from popqorn.bounds.ground import KEPT
 from popqorn.bounds.stations import plan_of
 from popqorn.tape.tape import Tape
 
@@ -30,12 +31,13 @@ def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor, *, joint: bo
     """The numbers of `entries` in blocks whose boxes and relaxations fit the memory.
 
     Per value of the tape: two bounds, up to twelve coefficients, and a number per row twice; per value of a station two rows over
-    all inputs; for joint bounds a number per input
+    all inputs, and what walks multiply with (`ground.py`); for joint bounds a number per input
     and per nonlinear value, and for each operand of the widest node a few such rows.
     """
     values = sum(node.width for node in tape.nodes)
     at_stations = sum(tape.nodes[index].width for index in plan_of(tape).stations)
-    per_entry = like.element_size() * (values * (14 + 2 * rows) + 2 * at_stations * tape.frames * tape.features)
+    products = KEPT * tape.most_multiplied * tape.widest if at_stations else 0
+    per_entry = like.element_size() * (values * (14 + 2 * rows) + 2 * at_stations * tape.frames * tape.features + products)
     free = int(SHARE * free_bytes(like.device))
     if joint:
         inputs, curved = tape.frames * tape.features, sum(node.width for node in tape.nodes if not node.linear)

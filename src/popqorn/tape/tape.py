@@ -63,6 +63,18 @@ class Tape:
         return 2 * self.widest + self.most_pieces
 
     @cached_property
+    def most_multiplied(self) -> int:
+        """A bound of how many numbers one entry of a product sums up that passes nonlinear nodes and the affine one behind them
+        (`bounds/ground.py`): two for every entry of theirs that is an entry of it.
+        """
+        counts = [0] * len(self.nodes)
+        for node in self.nodes:
+            for source in () if node.linear else node.sources:
+                operand = self.nodes[source]
+                counts[operand.sources[0] if isinstance(operand, Slice) else source] += 2 * operand.width
+        return max(counts)
+
+    @cached_property
     def widest(self) -> int:
         """The greatest number of entries of a node."""
         return max(node.width for node in self.nodes)
