@@ -15,6 +15,7 @@ SHARE = 0.25  # of the free memory
 MOST_ENTRIES = 1024  # more at once gains nothing, and would hold a search open for its slowest sample
 FEWEST_ROWS = 64
 FRAME_ENTRIES = 8
+WAVES = ((0, 8), (4, 8), (2, 4), (1, 2))  # of frames that are searched one after the other: the first of each, and how far apart
 JOINT_BYTES = 2**30  # more samples at once gain nothing
 
 
@@ -50,9 +51,15 @@ def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor, *, joint: bo
 def frame_groups(frames: int, entries: int, device: torch.device) -> Iterator[Tensor]:
     """Frames to be searched together, each for `entries` samples.
 
-    What lies before the first frame of a group is a constant: small groups are cheap, but too few entries at once are slow.
+    What lies before the first frame of a group is a constant: small groups are cheap, but too few entries at once are slow. Where
+    there are groups enough, every eighth frame comes first and then those halfway between, so that nearly all have neighbours on
+    either side whose radii are known; and the last come first, as they cost least while nothing is known.
     """
-    yield from torch.arange(frames, device=device).split(-(-FRAME_ENTRIES // entries))
+    size = -(-FRAME_ENTRIES // entries)
+    waves = WAVES if frames >= size * len(WAVES) else ((0, 1),)
+    for start, step in waves:
+        if start < frames:
+            yield from (part.flip(0) for part in torch.arange(start, frames, step, device=device).flip(0).split(size))
 
 
 def walk_pieces(tape: Tape, entries: int, rows: int, chunk_rows: int | None, like: Tensor) -> Iterator[tuple[slice, list[slice]]]:
