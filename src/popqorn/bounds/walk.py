@@ -128,7 +128,7 @@ class _Walk:
         self.expect(node)
         self.waiting.setdefault(node, []).append((start, rows))
         target = self.ground.tape.nodes[node]
-        if isinstance(target, Input) and not centered:
+        if not centered and isinstance(target, Input):
             center = self.ground.allowed.center[:, target.frame, start : start + rows.shape[-1]]
             self.terms.append(_applied(rows, center))
 

@@ -43,6 +43,11 @@ class Tape:
         return tuple(counts)
 
     @cached_property
+    def steps(self) -> tuple[tuple[tuple[int, ...], bool], ...]:
+        """The operands of every node, and whether it is nonlinear."""
+        return tuple((node.sources, not node.linear) for node in self.nodes)
+
+    @cached_property
     def summed(self) -> Mapping[int, int]:
         """The nodes that nothing but one sum uses, and where that sum is."""
         sums = ((index, node) for index, node in enumerate(self.nodes) if isinstance(node, Sum))
