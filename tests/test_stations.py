@@ -14,6 +14,7 @@ import exact
 import popqorn
 from popqorn import Ball, Box
 from popqorn.bounds.errors import Errors
+from popqorn.bounds.ground import Ground, Replaced
 from popqorn.bounds.inner import RelaxedTape, relax
 from popqorn.bounds.pieces import Walks
 from popqorn.bounds.stations import LinearBounds, Plan, plan_of
@@ -21,6 +22,7 @@ from popqorn.readers.classifier import tape_of
 from popqorn.regions.region import AllowedSet, Region
 from popqorn.relax.methods import METHODS
 from popqorn.relax.relaxation import Interval
+from popqorn.tape.ops.nonlinear import Gate
 from popqorn.tape.tape import Tape
 from sets import around
 
@@ -330,6 +332,90 @@ def test_what_a_station_loses_is_charged_to_walks_that_end_there(monkeypatch: py
 
     monkeypatch.setattr(Errors, "of_station", more)
     assert (cut(tape, allowed).lower(rows) < before - 1e-3).all()
+
+
+# ---- products ------------------------------------------------------------------------------------------------------------------
+
+
+@each_cell
+def test_products_are_what_walks_step_by_step_find(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every sample its own, and for rows of either sign: passing relaxed nodes and weights at once changes rounding only."""
+    tape, allowed = network(cell), around(inputs_of(), 0.3)
+    once = cut(tape, allowed)
+    taken = []
+    original = Ground.product
+    monkeypatch.setattr(Ground, "product", lambda self, *which: taken.append(which) or original(self, *which))
+    small = relax(tape, allowed, METHODS["planes"], chunk_rows=5, plan=soon(tape))
+    assert taken
+    monkeypatch.setattr(Ground, "behind", lambda self, operand: None)
+    taken.clear()
+    stepwise = cut(tape, allowed)
+    assert not taken
+    for boxes in (once.boxes, small.boxes):
+        for box, other in zip(boxes, stepwise.boxes, strict=True):
+            torch.testing.assert_close(box.lower, other.lower, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(box.upper, other.upper, rtol=1e-9, atol=1e-10)
+
+
+@each_cell
+def test_products_sum_up_no_more_than_is_charged(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tape, counts = network(cell), []
+    original = Ground.product
+
+    def counted(self: Ground, *which: Any) -> Tensor:
+        found = original(self, *which)
+        counts.append(found.shape[-2])
+        return found
+
+    monkeypatch.setattr(Ground, "product", counted)
+    cut(tape, around(inputs_of(), 0.3))
+    assert 0 < max(counts) <= tape.most_multiplied
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_products_are_off_by_no_more_than_is_charged(dtype: torch.dtype) -> None:
+    """Against fractions: rows that pass a gate and weights lose at most the gate's slopes times what its operand carries."""
+    worst = Fraction(0)
+    for seed in range(4):
+        model = popqorn.SequenceClassifier(nn.LSTM(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)).double()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():  # units in pairs, opposite weights of very different sizes: sums cancel
+                parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 3)
+                if parameter.dim() == 2 and parameter.shape[1] > 1:
+                    parameter[:, 1] = -parameter[:, 0] * (1 + 1e-9)
+        tape = tape_of(model, FRAMES, dtype=dtype, device=torch.device("cpu"))
+        allowed = around(inputs_of().to(dtype), 0.01)
+        relaxed = relax(tape, allowed, METHODS["planes"], plan=soon(tape))
+        ground = Ground(tape, relaxed.relaxations, relaxed.known, allowed)
+        ground = Ground(tape, relaxed.relaxations, relaxed.known, allowed, whole=ground)
+        gate = next(index for index in reversed(range(len(tape.nodes))) if isinstance(tape.nodes[index], Gate))
+        operand = next(source for source in tape.nodes[gate].sources if ground.behind(source) is not None)
+        affine = ground.behind(operand)
+        assert affine is not None
+        node, which = tape.nodes[affine], tape.nodes[operand]
+        rows = torch.randn(BATCH, 4, tape.nodes[gate].width, generator=generator).to(dtype)
+        computed = torch.cat([rows, rows.abs()], dim=-1) @ ground.product(affine, (Replaced((gate,), (operand,), offset=False),))
+        slopes, _ = ground.replaced((gate,))
+        middle, half = (side[:, 0] for side in slopes[operand])
+        _, stacked, moving = ground.moving(node)
+        values = torch.cat([relaxed.boxes[source].upper for source, _ in moving], dim=-1)
+        carried = relaxed.errors[operand]
+        for sample, row in product(range(BATCH), range(4)):
+            off = paid = Fraction(0)
+            for column in range(stacked.shape[1]):
+                true = Fraction(0)
+                for place, each in enumerate(rows[sample, row].tolist()):
+                    slope = Fraction(middle[sample, place].item()) * Fraction(each)
+                    slope += Fraction(half[sample, place].item()) * abs(Fraction(each))
+                    true += slope * Fraction(stacked[which.start + place, column].item())
+                off += abs(Fraction(computed[sample, row, column].item()) - true) * abs(Fraction(values[sample, column].item()))
+            for place, each in enumerate(rows[sample, row].tolist()):
+                steepest = abs(Fraction(middle[sample, place].item())) + abs(Fraction(half[sample, place].item()))
+                paid += abs(Fraction(each)) * steepest * Fraction(carried[sample, place].item())
+            assert off <= paid
+            worst = max(worst, off / paid)
+    assert worst > 0
 
 
 # ---- end to end ----------------------------------------------------------------------------------------------------------------

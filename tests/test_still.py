@@ -1,16 +1,20 @@
 """Frames that may not move: what depends on them alone is a constant, and bounds are what they would be without knowing that."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import popqorn
+from popqorn import radii
 from popqorn.bounds import chunks
 from popqorn.bounds.inner import relax
+from popqorn.radii import _guess
 from popqorn.readers.classifier import tape_of
 from popqorn.relax.methods import METHODS
+from popqorn.search import Guess
 from sets import around
 
 FRAMES, FEATURES, HIDDEN, CLASSES = 5, 3, 4, 3
@@ -93,6 +97,48 @@ def test_groups_of_frames_do_not_change_radii(monkeypatch: pytest.MonkeyPatch) -
     finite = whole < 100
     assert finite.any()
     torch.testing.assert_close(each[finite], whole[finite], rtol=2e-2, atol=0)
+
+
+def test_guesses_lie_on_the_line_between_known_neighbours() -> None:
+    """Of the radii's logarithms or of their shares of what is linear, whichever is flatter; without neighbours nothing."""
+    radius, linear = torch.full((2, 9), torch.nan).double(), torch.ones(2, 9).double()
+    nothing = _guess(radius, linear, torch.tensor([0, 8]), 0.01)
+    assert not nothing.near.any()
+    radius[:, 0], radius[:, 8] = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0])
+    found = _guess(radius, linear, torch.tensor([4, 6]), 0.01)  # first both samples' frame 4, then both samples' frame 6
+    torch.testing.assert_close(found.size, torch.tensor([2**0.5, 2.0, 2**0.75, 2.0]).double())
+    radius[0, 8], linear[0, 8], linear[0, 4] = 4.0, 4.0, 3.0
+    found = _guess(radius, linear, torch.tensor([4, 7]), 0.01)
+    torch.testing.assert_close(found.size[0], torch.tensor(3.0).double())
+    radius[0, 2] = 1.0
+    near = _guess(radius, linear, torch.tensor([1]), 0.01)
+    assert near.factor[0] == pytest.approx(math.exp(0.015))
+    assert near.size[0] == pytest.approx(1.0)
+
+
+def test_every_frame_is_in_one_group_whatever_their_order() -> None:
+    for frames, entries in ((1, 1), (5, 2), (9, 40), (40, 1), (100, 1), (101, 3)):
+        groups = list(chunks.frame_groups(frames, entries, torch.device("cpu")))
+        assert sorted(torch.cat(groups).tolist()) == list(range(frames))
+        assert all(len(group) <= -(-chunks.FRAME_ENTRIES // entries) for group in groups)
+        assert all((group.diff() > 0).all() for group in groups)
+
+
+def test_radii_of_frames_do_not_depend_on_where_searches_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = decided_by_single_frames("gru"), torch.randn(2, FRAMES, FEATURES)
+    usual = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-2)
+    for wrong in (0.3, 1.0, 4.0):
+        somewhere = Guess(usual.radius.nan_to_num(posinf=1.0)[:, :1] * wrong, torch.full((2, 1), 1.02).double())
+
+        def guess(radius: Tensor, linear: Tensor, frames: Tensor, tolerance: float, at: Guess = somewhere) -> Guess:
+            return Guess(at.size.expand(-1, len(frames)).T.flatten(), at.factor.expand(-1, len(frames)).T.flatten())
+
+        monkeypatch.setattr(radii, "_guess", guess)
+        found = popqorn.sensitivity(model, inputs, norm=2, tolerance=1e-2)
+        finite = usual.radius < 100
+        assert finite.any()
+        torch.testing.assert_close(found.radius[finite], usual.radius[finite], rtol=2e-2, atol=0)
+        assert (found.radius[~finite] > 50).all()
 
 
 def test_attacks_never_succeed_within_a_single_frames_radius() -> None:

@@ -13,7 +13,7 @@ from popqorn.bounds.chunks import frame_groups
 from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.readers.network import Reading
-from popqorn.search import largest_size
+from popqorn.search import CAUTION, Guess, largest_size
 from popqorn.splitting import can_split, split
 from popqorn.status import Status
 from popqorn.task import Task
@@ -44,8 +44,8 @@ def splitting(task: Task) -> bool:
     return True
 
 
-def searched(task: Task, tolerance: float, watch: Watch, first: Float[Tensor, " batch"] | None = None) -> SearchResult:
-    """The largest sizes that are proven; the search may begin at the sizes `first`."""
+def searched(task: Task, tolerance: float, watch: Watch, first: Guess | None = None) -> SearchResult:
+    """The largest sizes that are proven; the search may begin at `first`."""
     goes_on = splitting(task)
     found = largest_size(task, tolerance, watch, first)
     if not goes_on:
@@ -54,7 +54,7 @@ def searched(task: Task, tolerance: float, watch: Watch, first: Float[Tensor, " 
     return split(task, found, sought, tolerance, watch)
 
 
-def radii(task: Task, reading: Reading, tolerance: float, watch: Watch, first: Float[Tensor, " batch"] | None = None) -> Radii:
+def radii(task: Task, reading: Reading, tolerance: float, watch: Watch, first: Guess | None = None) -> Radii:
     """The radii of a task; counterexamples are put to the model itself."""
     found = searched(task, tolerance, watch, first)
     refuted = points = None
@@ -86,31 +86,56 @@ class FrameRadii:
 def frame_by_frame(task: Task, reading: Reading, tolerance: float, watch: Watch) -> FrameRadii:
     """The radius of every frame when it alone may move; its counterexample is what that frame then is."""
     task, batch, frames = task.centered(), len(task), task.tape.frames
-    sizes: list[Tensor] = []
-    named: list[list[Status]] = []
-    broken: list[Tensor] = []
-    shown: list[Tensor] = []
-    for group in frame_groups(frames, batch, task.allowed.center.device):
+    radius = task.allowed.center.new_full((batch, frames), math.nan)
+    linear = torch.full_like(radius, math.nan)
+    named: list[list[Status]] = [[] for _ in range(frames)]
+    broken, shown = torch.full_like(radius, math.nan), torch.full_like(task.allowed.center, math.nan)
+    sought = False
+    for group in frame_groups(frames, batch, radius.device):
         sample = torch.arange(batch, device=group.device).repeat(len(group))
         alone = torch.nn.functional.one_hot(group.repeat_interleave(batch), frames).bool()
         every = task.select(sample)
         every = replace(every, allowed=every.allowed.only(alone))
-        # The frame before says best where to begin: its neighbours' radii are like its own.
-        result = radii(every, reading, tolerance, watch, sizes[-1][:, -1].repeat(len(group)) if sizes else None)
+        linear[:, group] = every.first_order()[1].amin(-1).unflatten(0, (-1, batch)).T
+        result = radii(every, reading, tolerance, watch, _guess(radius, linear, group, tolerance))
         found = result.found
         # A frame that cannot move does no harm at any size; one whose search was stopped is not known.
         fixed = ~every.allowed.moves.any(-1) & every.margins.holds & (found.margins > 0).all(-1)
         known = found.ended | (found.eps > 0)  # what is proven stands, though the search was stopped
-        radius = torch.where(known, torch.where(fixed, math.inf, found.eps), math.nan)
-        sizes.append(radius.unflatten(0, (-1, batch)).T)
-        named.extend(result.status[start : start + batch] for start in range(0, len(result.status), batch))
+        sizes = torch.where(known, torch.where(fixed, math.inf, found.eps), math.nan)
+        radius[:, group] = sizes.unflatten(0, (-1, batch)).T
+        for place, frame in enumerate(group.tolist()):
+            named[frame] = result.status[place * batch : (place + 1) * batch]
         if result.refuted is not None and result.points is not None:
-            broken.append(result.refuted.unflatten(0, (-1, batch)).T)
-            shown.append(result.points[alone].unflatten(0, (-1, batch)).transpose(0, 1))
+            sought = True
+            broken[:, group] = result.refuted.unflatten(0, (-1, batch)).T
+            shown[:, group] = result.points[alone].unflatten(0, (-1, batch)).transpose(0, 1)
     status = list(zip(*named, strict=True))
-    if not broken:
-        return FrameRadii(torch.cat(sizes, dim=1), status, None, None)
-    return FrameRadii(torch.cat(sizes, dim=1), status, torch.cat(broken, dim=1), torch.cat(shown, dim=1))
+    return FrameRadii(radius, status, broken if sought else None, shown if sought else None)
+
+
+def _guess(radius: Tensor, linear: Tensor, frames: Tensor, tolerance: float) -> Guess:
+    """Where the radii of some frames may be, from those `[batch, frames]` that are known (neither NaN, 0 nor inf) before and
+    after them: on the line between the two logarithms, or between those of their shares of what is `linear`, whichever
+    differ less.
+    """
+    known = radius.isfinite() & (radius > 0) & linear.isfinite() & (linear > 0)
+    logs = torch.stack([radius.log(), (radius / linear).log()])  # of either kind, `[2, batch, frames]`
+    places = torch.arange(radius.shape[1], device=radius.device)
+    before = torch.where(known, places, -1).cummax(-1).values[:, frames]
+    after = torch.where(known, places, len(places)).flip(-1).cummin(-1).values.flip(-1)[:, frames]
+    left, right = torch.where(before >= 0, before, after), torch.where(after < len(places), after, before)
+    outside = (left >= len(places)) | (right < 0)
+    at_left, at_right = (logs.gather(2, at.clamp(0, len(places) - 1).expand(2, -1, -1)) for at in (left, right))
+    share = ((frames - left) / (right - left).clamp(min=1)).clamp(0, 1).to(radius)
+    here = torch.stack([torch.zeros_like(linear), linear.log()])[..., frames]
+    sizes = (at_left + share * (at_right - at_left) + here).exp()
+    doubt, which = (at_right - at_left).abs().min(dim=0, keepdim=True)
+    size = sizes.gather(0, which)[0].masked_fill(outside, math.nan)
+    alone = (left == right) | outside
+    least = 1.5 * tolerance * torch.minimum(frames - left, right - frames)  # those far off may agree by chance
+    factor = torch.maximum(doubt[0] / 4, least).clamp(max=math.log(CAUTION)).masked_fill(alone, math.log(CAUTION)).exp()
+    return Guess(size.T.flatten(), factor.T.flatten())
 
 
 def statuses(result: SearchResult, task: Task, refuted: Tensor | None, tolerance: float) -> list[Status]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from popqorn._typing import Float
+from popqorn._typing import Bool, Float
 from popqorn.found import SearchResult
 from popqorn.progress import Watch
 from popqorn.relax.methods import METHODS
@@ -28,9 +28,30 @@ MAX_EVALUATIONS = 60  # ten times what a search takes; one that needs more says 
 FIRST_STEP = 0.8  # times linear / depth: near the root for trained networks of 4 to 14 frames
 GROWTH = 4.0  # while nothing has failed, sizes grow by this factor and faster
 RETREAT = 0.5  # while nothing is proven, they halve
-CAUTION = 1.12  # beside a size that is probably near, they grow and shrink by this factor, and faster
+CAUTION = 1.12  # beside a size that is probably near, they grow and shrink by a factor of at most this, and faster
+STEEP = 8.0  # times the tolerance: so near to the end of what can be proven, bounds fall all at once, and halving is quickest
 SATURATED = 0.5  # a power of eps: the loss of an unsaturated bound grows at least like eps itself
 UNBOUNDED = 1e6  # times linear: what is proven up to there has no end worth looking for
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Where searches may begin: sizes (NaN: nobody knows), and by which factor these are probably wrong at most."""
+
+    size: Float[Tensor, " batch"]
+    factor: Float[Tensor, " batch"]
+
+    @staticmethod
+    def none(like: Float[Tensor, " batch"]) -> "Guess":
+        return Guess(torch.full_like(like, math.nan), torch.full_like(like, CAUTION))
+
+    def select(self, index: Tensor) -> "Guess":
+        return Guess(self.size[index], self.factor[index])
+
+    @property
+    def near(self) -> Bool[Tensor, " batch"]:
+        """Which of them say anything."""
+        return self.size.isfinite() & (self.size > 0)
 
 
 @dataclass(frozen=True)
@@ -84,18 +105,18 @@ class _State:
         return SearchResult(self.low, self.high, self.proven, self.evaluations, ~self.done & ended, ended)
 
 
-def largest_size(task: Task, tolerance: float, watch: Watch, first: Float[Tensor, " batch"] | None = None) -> SearchResult:
+def largest_size(task: Task, tolerance: float, watch: Watch, first: Guess | None = None) -> SearchResult:
     """Search every sample for the largest size with all margins proven positive, to a relative width of `tolerance`.
 
     A sample whose margins are not all positive at the input, or not worth proving, gets size 0 and costs nothing. The search
-    begins at the sizes `first`, if these are given and positive numbers, and stays near them at first.
+    begins at the sizes `first`, if these are given, and stays near them at first.
     """
     task = task.prepared()
-    first = torch.full_like(task.allowed.eps, math.nan) if first is None else first
-    return SearchResult.joined([_block(task.select(index), tolerance, watch, first[index]) for index in task.blocks()])
+    first = Guess.none(task.allowed.eps) if first is None else first
+    return SearchResult.joined([_block(task.select(index), tolerance, watch, first.select(index)) for index in task.blocks()])
 
 
-def _block(task: Task, tolerance: float, watch: Watch, first: Tensor) -> SearchResult:
+def _block(task: Task, tolerance: float, watch: Watch, first: Guess) -> SearchResult:
     """Joint bounds start from what planes prove."""
     if not task.method.joint:
         return _search(task, tolerance, watch, first)
@@ -106,7 +127,7 @@ def _block(task: Task, tolerance: float, watch: Watch, first: Tensor) -> SearchR
     return tightened(task, plain, tolerance, watch)
 
 
-def _search(task: Task, tolerance: float, watch: Watch, first: Tensor) -> SearchResult:
+def _search(task: Task, tolerance: float, watch: Watch, first: Guess) -> SearchResult:
     """One block; what the user stopped before it was searched has no margins."""
     nothing = torch.full_like(task.margins.offset, math.nan)
     state = _State.start(nothing, torch.ones_like(task.margins.holds))
@@ -135,7 +156,7 @@ def _proven_where_still(task: Task, state: _State) -> _State:
     return replace(state, proven=state.proven.index_copy(0, index, found), evaluations=counted).closed(still)
 
 
-def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch, first: Tensor) -> _State:
+def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, watch: Watch, first: Guess) -> _State:
     critical = linear.argmin(-1, keepdim=True)
     scale = state.proven.gather(1, critical).squeeze(1)
     linear = linear.gather(1, critical).squeeze(1)
@@ -144,8 +165,7 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
     with watch.stoppable():
         active = (~state.done).nonzero().squeeze(1)
         # The more frames a perturbation passes through, the sooner bounds grow loose, and the smaller an eps to start with.
-        near = first.isfinite() & (first > 0)
-        begin = torch.where(near, first, FIRST_STEP * linear / task.allowed.depth)
+        begin = torch.where(first.near, first.size, FIRST_STEP * linear / task.allowed.depth)
         eps = torch.minimum(begin, greatest)[active]
         for turn in range(MAX_EVALUATIONS):
             if watch.stopped or not len(active):
@@ -160,7 +180,7 @@ def _search_sizes(task: Task, state: _State, linear: Tensor, tolerance: float, w
             state = state.closed(closed)
             watch.advance(finished)
             active = (~state.done).nonzero().squeeze(1)
-            eps = _next_eps(state.select(active), linear[active], near[active], tolerance, turn)
+            eps = _next_eps(state.select(active), linear[active], first.select(active), tolerance, turn)
             eps = torch.minimum(eps, greatest[active])
     return state
 
@@ -180,10 +200,10 @@ def _search_counts(task: Task, state: _State, watch: Watch) -> _State:
     return state
 
 
-def _next_eps(state: _State, linear: Tensor, near: Tensor, tolerance: float, turn: int) -> Tensor:
+def _next_eps(state: _State, linear: Tensor, first: Guess, tolerance: float, turn: int) -> Tensor:
     """Where to look next: beside the interpolated root, or halfway where interpolation has nothing to go on."""
-    low, high = state.low, state.high
-    growth = torch.where(near, CAUTION ** min(2.0**turn, MAX_EVALUATIONS), GROWTH ** (1 + turn / 2))
+    low, high, near = state.low, state.high, first.near
+    growth = torch.where(near, first.factor ** min(2.0**turn, MAX_EVALUATIONS), GROWTH ** (1 + turn / 2))
     top = torch.where(high.isinf(), torch.where(low > 0, growth * low, linear), high)
     root = _interpolated_root(state, linear, low, top)
     # Beside the root, on the side where the bracket is still open; further out if the last tries fell on the same side.
@@ -191,8 +211,8 @@ def _next_eps(state: _State, linear: Tensor, near: Tensor, tolerance: float, tur
     aim = torch.where(low > root * (1 - 2 * beside), root * (1 + beside), root * (1 - beside))
     halfway = torch.where(low > 0, (low * top).sqrt(), torch.where(near, 1 / growth, RETREAT).clamp(min=RETREAT) * top)
     trusted = (aim > low) & (aim < high) & ~_saturated(state, linear) & ~(near & (low == 0))
-    bisect = turn >= 8 and turn % 3 == 2
-    return torch.where(trusted & (not bisect), aim, torch.where(high.isinf(), top, halfway))
+    bisect = (turn >= 8 and turn % 3 == 2) | (near & (high <= (1 + STEEP * tolerance) * low))
+    return torch.where(trusted & ~bisect, aim, torch.where(high.isinf(), top, halfway))
 
 
 def _saturated(state: _State, linear: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from popqorn.bounds.ground import KEPT
 from popqorn.bounds.stations import plan_of
 from popqorn.tape.tape import Tape
 
@@ -14,6 +15,7 @@ SHARE = 0.25  # of the free memory
 MOST_ENTRIES = 1024  # more at once gains nothing, and would hold a search open for its slowest sample
 FEWEST_ROWS = 64
 FRAME_ENTRIES = 8
+WAVES = ((0, 8), (4, 8), (2, 4), (1, 2))  # of frames that are searched one after the other: the first of each, and how far apart
 JOINT_BYTES = 2**30  # more samples at once gain nothing
 
 
@@ -30,12 +32,13 @@ def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor, *, joint: bo
     """The numbers of `entries` in blocks whose boxes and relaxations fit the memory.
 
     Per value of the tape: two bounds, up to twelve coefficients, and a number per row twice; per value of a station two rows over
-    all inputs; for joint bounds a number per input
+    all inputs, and what walks multiply with (`ground.py`); for joint bounds a number per input
     and per nonlinear value, and for each operand of the widest node a few such rows.
     """
     values = sum(node.width for node in tape.nodes)
     at_stations = sum(tape.nodes[index].width for index in plan_of(tape).stations)
-    per_entry = like.element_size() * (values * (14 + 2 * rows) + 2 * at_stations * tape.frames * tape.features)
+    products = KEPT * tape.most_multiplied * tape.widest if at_stations else 0
+    per_entry = like.element_size() * (values * (14 + 2 * rows) + 2 * at_stations * tape.frames * tape.features + products)
     free = int(SHARE * free_bytes(like.device))
     if joint:
         inputs, curved = tape.frames * tape.features, sum(node.width for node in tape.nodes if not node.linear)
@@ -48,9 +51,15 @@ def entry_blocks(tape: Tape, entries: int, rows: int, like: Tensor, *, joint: bo
 def frame_groups(frames: int, entries: int, device: torch.device) -> Iterator[Tensor]:
     """Frames to be searched together, each for `entries` samples.
 
-    What lies before the first frame of a group is a constant: small groups are cheap, but too few entries at once are slow.
+    What lies before the first frame of a group is a constant: small groups are cheap, but too few entries at once are slow. Where
+    there are groups enough, every eighth frame comes first and then those halfway between, so that nearly all have neighbours on
+    either side whose radii are known; and the last come first, as they cost least while nothing is known.
     """
-    yield from torch.arange(frames, device=device).split(-(-FRAME_ENTRIES // entries))
+    size = -(-FRAME_ENTRIES // entries)
+    waves = WAVES if frames >= size * len(WAVES) else ((0, 1),)
+    for start, step in waves:
+        if start < frames:
+            yield from (part.flip(0) for part in torch.arange(start, frames, step, device=device).flip(0).split(size))
 
 
 def walk_pieces(tape: Tape, entries: int, rows: int, chunk_rows: int | None, like: Tensor) -> Iterator[tuple[slice, list[slice]]]:

@@ -27,15 +27,18 @@ SEVERAL = 4  # times a sum's own error: an operand counts at the centre, beside 
 
 @dataclass(frozen=True)
 class Errors:
-    """The bounds for one tape and dtype; walks may end at some of `stations` (`stations.py`)."""
+    """The bounds for one tape and dtype; walks may end at some of `stations` (`stations.py`), and take products that sum up
+    `multiplied` numbers (`ground.py`): these pass a relaxation and an affine node in one go, and each pays for its part.
+    """
 
     tape: Tape
     dtype: torch.dtype
     stations: int = 0
+    multiplied: int = 0
 
     def of(self, node: LinearNode, operands: Sequence[Interval], carried: Sequence[Tensor]) -> Tensor:
         """The error of a linear node, from the boxes of its operands and what they carry."""
-        count = node.width + sum(operand.lower.shape[-1] for operand in operands) + self.tape.most_pieces + FEW
+        count = node.width + sum(operand.lower.shape[-1] for operand in operands) + self.tape.most_pieces + self.multiplied + FEW
         share = SEVERAL * gamma(count, self.dtype)
         weighed = [share * operand.magnitude + error for operand, error in zip(operands, carried, strict=True)]
         constant, total = node.absolute(*weighed)
@@ -83,7 +86,7 @@ class Errors:
         """
         width, lower, upper = node.width, relaxation.lower, relaxation.upper
         offset = torch.maximum(lower.offset.abs(), upper.offset.abs())
-        lost = SEVERAL * gamma(width + FEW, self.dtype) * offset + tiny(self.dtype) * width
+        lost = SEVERAL * gamma(width + self.multiplied + FEW, self.dtype) * offset + tiny(self.dtype) * width
         outside = torch.zeros_like(offset)
         few = gamma(FEW, self.dtype)
         for place, (operand, error) in enumerate(zip(operands, carried, strict=True)):
@@ -95,4 +98,4 @@ class Errors:
 
     def underflow(self, box: Interval) -> Tensor:
         """What rows at a node may lose by underflow, whatever their size: `[batch]`."""
-        return tiny(self.dtype) * self.tape.most_terms * (1 + box.magnitude.sum(-1))
+        return tiny(self.dtype) * (self.tape.most_terms + self.multiplied) * (1 + box.magnitude.sum(-1))

@@ -102,7 +102,7 @@ def relax(
     plan = (plan or plan_of(tape)) if method.walk_back and joint is None else Plan(tape)
     wanted = operands_to_bound(tape) | plan.stations if method.walk_back else frozenset()
     frames = allowed.box()
-    rounding = Errors(tape, allowed.center.dtype, len(plan.stations))
+    rounding = Errors(tape, allowed.center.dtype, len(plan.stations), tape.most_multiplied if plan.stations else 0)
     boxes: list[Interval] = []
     errors: list[Tensor] = []
     relaxations: dict[int, Relaxation] = {}
@@ -127,6 +127,8 @@ def relax(
             relaxation = method.relax(node, *operands)
             still = [source in known for source in node.sources]
             outwards, outside = rounding.of_relaxation(node, relaxation, operands, carried, still)
+            if plan.stations:  # slopes meet weights before they meet rows, and what is then too small meets all of these
+                outwards = outwards + lost.unsqueeze(-1)
             relaxations[index] = relaxation.widened(outwards)
             box = box.widened(outside)
             if joint is not None:

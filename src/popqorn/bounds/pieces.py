@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.bounds.chunks import walk_pieces
+from popqorn.bounds.ground import Ground
 from popqorn.bounds.stations import LinearBounds, Plan
-from popqorn.bounds.walk import Ground, walk_back, walk_linear
+from popqorn.bounds.walk import walk_back, walk_linear
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Relaxation
 from popqorn.tape.tape import Tape
@@ -74,8 +75,13 @@ class Walks:
         key = samples.start, samples.stop
         if key not in self._grounds:
             own = self.allowed.select(samples)
-            self._grounds[key] = Ground(self.tape, self.relaxations, self.known, own, samples)
+            self._grounds[key] = Ground(self.tape, self.relaxations, self.known, own, samples, self._whole)
         return self._grounds[key]
+
+    @cached_property
+    def _whole(self) -> Ground | None:
+        """That of all samples, where walks end at stations: these are many."""
+        return Ground(self.tape, self.relaxations, self.known, self.allowed) if self.plan.stations else None
 
     def _pieces(self, count: int) -> list[tuple[slice, list[slice]]]:
         return list(walk_pieces(self.tape, len(self.allowed.center), count, self.chunk_rows, self.allowed.center))

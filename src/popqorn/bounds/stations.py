@@ -136,10 +136,12 @@ def _backwards(tape: Tape, start: int, stations: frozenset[int], apart: int) -> 
         if index in stations and distance[index] >= apart:
             ends.add(index)
             continue
-        node = tape.nodes[index]
-        further = distance[index] + (not node.linear)
-        for source in node.sources:
+        sources, nonlinear = tape.steps[index]
+        further = distance[index] + nonlinear
+        for source in sources:
             if source not in distance:
                 heapq.heappush(waiting, -source)
-            distance[source] = min(distance.get(source, further), further)
+                distance[source] = further
+            elif further < distance[source]:
+                distance[source] = further
     return frozenset(ends), distance

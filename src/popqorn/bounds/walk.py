@@ -14,12 +14,11 @@ from torch import Tensor
 
 from popqorn._typing import Float
 from popqorn.arithmetic import sum_below
+from popqorn.bounds.ground import Ground, Replaced
 from popqorn.bounds.stations import LinearBounds
-from popqorn.regions.region import AllowedSet
-from popqorn.relax.relaxation import Interval, Relaxation
-from popqorn.tape.ops.linear import Affine, Concat, Input, Scale, Slice, Sum, side_by_side
+from popqorn.relax.relaxation import Interval
+from popqorn.tape.ops.linear import Affine, Concat, Input, Scale, Slice, Sum
 from popqorn.tape.ops.node import Node, pull_back
-from popqorn.tape.tape import Tape
 
 
 @dataclass
@@ -64,73 +63,6 @@ class Form:
     met: Mapping[int, Tensor]
 
 
-Sides = tuple[Tensor, Tensor]
-"""The mean of a lower and an upper coefficient, and half their difference; `[batch, 1, width]`, or `[batch, rows, width]` where
-every row has coefficients of its own."""
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What walks go through: a tape that is relaxed as far as they go.
-
-    `relaxations` and `known` (the values of nodes that do not move: walks end there) are of the whole batch; `samples` says which
-    of it `allowed` and the walks are for. What is the same for all walks is computed once.
-    """
-
-    tape: Tape
-    relaxations: Mapping[int, Relaxation]
-    known: Mapping[int, Tensor]
-    allowed: AllowedSet
-    samples: slice = field(default_factory=lambda: slice(None))
-    _replaced: dict[tuple[int, ...], tuple[dict[int, Sides], Sides]] = field(default_factory=dict, init=False, repr=False)
-    _moving: dict[Affine, tuple[Tensor, Tensor, list[tuple[int, int]]]] = field(default_factory=dict, init=False, repr=False)
-
-    def value(self, node: int) -> Tensor:
-        """The value of a known node, `[batch or 1, width]`."""
-        return self.own(self.known[node])
-
-    def own(self, tensor: Tensor) -> Tensor:
-        """The walks' samples of a tensor `[batch or 1, ...]`."""
-        return tensor[self.samples] if tensor.shape[0] > 1 else tensor
-
-    def replaced(self, indices: tuple[int, ...]) -> tuple[dict[int, Sides], Sides]:
-        """A sum of nonlinear nodes, relaxed: the slopes of all their operands, and the offset."""
-        if indices not in self._replaced:
-            slopes: dict[int, Sides] = {}
-            offset: Sides | None = None
-            for index in indices:
-                middle, half = self.relaxations[index].middle, self.relaxations[index].half
-                for source, *both in zip(self.tape.nodes[index].sources, middle.slopes, half.slopes, strict=True):
-                    slopes[source] = self._added(slopes.get(source), *both)
-                offset = self._added(offset, middle.offset, half.offset)
-            assert offset is not None
-            self._replaced[indices] = slopes, offset
-        return self._replaced[indices]
-
-    def moving(self, node: Affine) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
-        """What an affine node is where nothing moves, `[batch or 1, width, 1]` (frames at their centre), and the weights of the
-        operands that move side by side, with the number and width of each.
-        """
-        if node not in self._moving:
-            fixed = node.bias.unsqueeze(0)
-            found: list[tuple[int, Tensor]] = []
-            for source, weight in zip(node.sources, node.weights, strict=True):
-                operand = self.tape.nodes[source]
-                if source in self.known:
-                    fixed = fixed + self.value(source) @ weight.mT
-                    continue
-                if isinstance(operand, Input):
-                    fixed = fixed + self.allowed.center[:, operand.frame] @ weight.mT
-                found.append((source, weight))
-            stacked = node.stacked if len(found) == len(node.weights) else side_by_side([weight for _, weight in found])
-            self._moving[node] = fixed.unsqueeze(-1), stacked, [(source, weight.shape[1]) for source, weight in found]
-        return self._moving[node]
-
-    def _added(self, before: Sides | None, middle: Tensor, half: Tensor) -> Sides:
-        middle, half = (part if part.dim() == 3 else part.unsqueeze(-2) for part in (self.own(middle), self.own(half)))
-        return (middle, half) if before is None else (before[0] + middle, before[1] + half)
-
-
 @dataclass
 class _Walk:
     """Rows that still wait at nodes further up, piece by piece; the constant terms collected so far, and what has reached frames.
@@ -150,6 +82,7 @@ class _Walk:
     queue: list[int] = field(default_factory=list)
     waiting: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
     gathered: dict[int, _Gathered] = field(default_factory=dict)
+    passed: dict[int, dict[Replaced, tuple[Tensor, Tensor]]] = field(default_factory=dict)
     terms: list[Tensor] = field(default_factory=list)
 
     def send_product(self, node: int, rows: Tensor, magnitude: Tensor, middle: Tensor, half: Tensor) -> None:
@@ -173,7 +106,7 @@ class _Walk:
 
     def expect(self, node: int) -> None:
         """Something is about to be sent to `node`: it gets its turn."""
-        if node not in self.waiting and node not in self.gathered:
+        if node not in self.waiting and node not in self.gathered and node not in self.passed:
             heapq.heappush(self.queue, -node)
 
     def collect(self, node: int) -> Tensor:
@@ -195,7 +128,7 @@ class _Walk:
         self.expect(node)
         self.waiting.setdefault(node, []).append((start, rows))
         target = self.ground.tape.nodes[node]
-        if isinstance(target, Input) and not centered:
+        if not centered and isinstance(target, Input):
             center = self.ground.allowed.center[:, target.frame, start : start + rows.shape[-1]]
             self.terms.append(_applied(rows, center))
 
@@ -248,7 +181,10 @@ def _run(walk: _Walk, position: int, rows: Tensor) -> _Walk:
     walk.send(position, rows)
     while walk.queue:
         index = -heapq.heappop(walk.queue)
-        _pass(walk, index, walk.collect(index))
+        if index in walk.passed:
+            _pass_product(walk, index)
+        if index in walk.waiting or index in walk.gathered:
+            _pass(walk, index, walk.collect(index))
     return walk
 
 
@@ -335,6 +271,22 @@ def _affine(walk: _Walk, node: Affine, rows: Tensor) -> None:
         walk.send(source, part, centered=True)
 
 
+def _pass_product(walk: _Walk, index: int) -> None:
+    """Relaxed nodes and the affine one behind them in one go (`ground.py`)."""
+    sums = walk.passed.pop(index)
+    matrix = walk.ground.product(index, tuple(sums))
+    batch = max(rows.shape[0] for rows, _ in sums.values())
+    sides = [side.expand(batch, -1, -1) for both in sums.values() for side in both]
+    found = torch.cat(sides, dim=-1) @ matrix
+    node = walk.ground.tape.nodes[index]
+    assert isinstance(node, Affine)
+    start = 0
+    for source, width in walk.ground.moving(node)[2]:
+        walk.send(source, found[..., start : start + width], centered=True)
+        start += width
+    walk.terms.append(found[..., start])
+
+
 def _sum(walk: _Walk, node: Sum, rows: Tensor) -> None:
     """Nonlinear operands that only this sum uses are replaced together: one relaxation, one pass for all of them."""
     tape, relaxations = walk.ground.tape, walk.ground.relaxations
@@ -382,8 +334,18 @@ def _replace(walk: _Walk, indices: tuple[int, ...], rows: Tensor) -> None:
         walk.met.update((index, rows) for index in indices)
     slopes, (middle, half) = walk.ground.replaced(indices)
     magnitude = rows.abs()
+    products: dict[int, list[int]] = {}
     for source, both in slopes.items():
-        walk.send_product(source, rows, magnitude, *both)
+        affine = walk.ground.behind(source)
+        if affine is None or affine in walk.ends or source in walk.ends:
+            walk.send_product(source, rows, magnitude, *both)
+        else:
+            products.setdefault(affine, []).append(source)
+    for number, (affine, operands) in enumerate(products.items()):
+        walk.expect(affine)
+        walk.passed.setdefault(affine, {})[Replaced(indices, tuple(operands), number == 0)] = rows, magnitude
+    if products:
+        return
     if middle.shape[-2] == 1:
         walk.terms.append((rows @ middle.mT + magnitude @ half.mT).squeeze(-1))
     else:

@@ -43,6 +43,11 @@ class Tape:
         return tuple(counts)
 
     @cached_property
+    def steps(self) -> tuple[tuple[tuple[int, ...], bool], ...]:
+        """The operands of every node, and whether it is nonlinear."""
+        return tuple((node.sources, not node.linear) for node in self.nodes)
+
+    @cached_property
     def summed(self) -> Mapping[int, int]:
         """The nodes that nothing but one sum uses, and where that sum is."""
         sums = ((index, node) for index, node in enumerate(self.nodes) if isinstance(node, Sum))
@@ -61,6 +66,18 @@ class Tape:
     def most_terms(self) -> int:
         """A bound of how many numbers are summed up in one entry of a walk's rows."""
         return 2 * self.widest + self.most_pieces
+
+    @cached_property
+    def most_multiplied(self) -> int:
+        """A bound of how many numbers one entry of a product sums up that passes nonlinear nodes and the affine one behind them
+        (`bounds/ground.py`): two for every entry of theirs that is an entry of it.
+        """
+        counts = [0] * len(self.nodes)
+        for node in self.nodes:
+            for source in () if node.linear else node.sources:
+                operand = self.nodes[source]
+                counts[operand.sources[0] if isinstance(operand, Slice) else source] += 2 * operand.width
+        return max(counts)
 
     @cached_property
     def widest(self) -> int:

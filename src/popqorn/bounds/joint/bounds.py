@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from popqorn.arithmetic import FEW, gamma, sum_below
+from popqorn.bounds.ground import Ground
 from popqorn.bounds.joint.choice import Choice, Passage, choose
 from popqorn.bounds.joint.fan import either, fanned, in_rows, of_row, worst_values
 from popqorn.bounds.joint.forms import bent
@@ -15,7 +16,7 @@ from popqorn.bounds.joint.greatest import Memory, greatest
 from popqorn.bounds.joint.linear import Layout, Linearised
 from popqorn.bounds.joint.trained import Rows, Strain, trained
 from popqorn.bounds.joint.transfer import Known
-from popqorn.bounds.walk import Form, Ground, walk_forms
+from popqorn.bounds.walk import Form, walk_forms
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.quadratic import Tangent, plane_tangent
 from popqorn.relax.relaxation import Interval, Relaxation

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from popqorn.bounds.ground import Ground
 from popqorn.bounds.joint.choice import Passage
 from popqorn.bounds.joint.fan import either, worst_inputs
 from popqorn.bounds.joint.forms import Matrix, bent
-from popqorn.bounds.walk import Form, Ground, walk_forms
+from popqorn.bounds.walk import Form, walk_forms
 from popqorn.regions.region import AllowedSet
 from popqorn.relax.relaxation import Interval, Linear, Relaxation
 from popqorn.relax.resting import Resting, Slopes
