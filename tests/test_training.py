@@ -109,7 +109,7 @@ def test_without_strength_it_is_adversarial_training() -> None:
     torch.manual_seed(1)
     group = group_of(inputs)
     allowed = popqorn.Ball().around(group).at(torch.full((len(inputs),), 0.3, dtype=F64))
-    points = losses._moved(model, group, allowed, labels, losses._cross_entropy, 2)
+    points = losses.moved(model, group, allowed, labels, losses.cross_entropy, 2)
     expected = nn.functional.cross_entropy(model(points), labels)
     torch.testing.assert_close(found, expected)
     assert float(found) > float(nn.functional.cross_entropy(model(inputs), labels))
@@ -130,11 +130,11 @@ def test_words_are_exchanged_where_that_hurts_most() -> None:
     group = group_of(inputs)
     for count in (1.0, 2.0):
         allowed = region.around(group).at(torch.full((len(inputs),), count, dtype=F64))
-        points = losses._moved(model, group, allowed, labels, losses._cross_entropy, 2)
+        points = losses.moved(model, group, allowed, labels, losses.cross_entropy, 2)
         assert ((points != inputs).any(-1).sum(-1) <= count).all()
         assert (allowed.size_of(points) <= count).all()
         with torch.no_grad():
-            assert losses._cross_entropy(model(points), labels) > losses._cross_entropy(model(inputs), labels)
+            assert losses.cross_entropy(model(points), labels) > losses.cross_entropy(model(inputs), labels)
     certified_loss(model, inputs, labels, 1, region=region).backward()
 
 
@@ -170,7 +170,7 @@ def test_regions_are_kept_to(region: Any) -> None:
     model, inputs = random_model("lstm"), random_inputs()
     labels = torch.randint(CLASSES, (len(inputs),))
     allowed = region.around(group_of(inputs)).at(torch.full((len(inputs),), 0.3, dtype=F64))
-    points = losses._moved(model, group_of(inputs), allowed, labels, losses._cross_entropy, 3)
+    points = losses.moved(model, group_of(inputs), allowed, labels, losses.cross_entropy, 3)
     assert (allowed.size_of(points) <= 0.3 * (1 + 1e-9)).all()
     loss = certified_loss(model, inputs, labels, 0.3, region=region)
     loss.backward()
