@@ -2,7 +2,6 @@
 
 import gc
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import popqorn
 from popqorn.readers.models import read_model
 from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
-from popqorn.training import certified_loss, ramp, robustify
+from popqorn.training import certified_loss
 from popqorn.training import loss as losses
 from popqorn.training.widths import squared_widths
 from test_soundness import CLASSES, FEATURES, FRAMES, MODELS, random_inputs, random_model
@@ -275,86 +274,3 @@ def test_a_hundred_steps_leave_nothing_behind(known: bool) -> None:
             gc.collect()
             counts.append(sum(issubclass(type(each), Tensor) for each in gc.get_objects()))
     assert counts[-1] <= counts[0]
-
-
-# ---- ramp and robustify ------------------------------------------------------------------------------------------------------
-
-
-def test_a_ramp_begins_at_zero_and_ends_at_eps() -> None:
-    assert [ramp(step, 2, 6, 0.4) for step in (0, 2, 3, 6, 99)] == [0, 0, 0.1, 0.4, 0.4]
-    assert ramp(0, 0, 0, 0.4) == 0.4
-    with pytest.raises(ValueError, match="last is 1, before first, 2"):
-        ramp(0, 2, 1, 0.4)
-
-
-def curves(count: int = 300) -> tuple[Tensor, Tensor]:
-    """Sequences that rise or fall, with noise."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (count,), generator=generator)
-    slope = torch.linspace(-1, 1, 6).view(1, 6, 1) * (2 * labels - 1).view(-1, 1, 1)
-    return 0.5 * slope + 0.3 * torch.randn(count, 6, 2, generator=generator), labels
-
-
-def trained() -> tuple[popqorn.SequenceClassifier, Tensor, Tensor]:
-    torch.manual_seed(0)
-    model = popqorn.SequenceClassifier(nn.LSTM(2, 8), nn.Linear(8, 2))
-    inputs, labels = curves()
-    optimiser = torch.optim.Adam(model.parameters(), 2e-2)
-    for _ in range(60):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimiser.step()
-    return model, inputs, labels
-
-
-def test_robustified_networks_are_certified() -> None:
-    model, inputs, labels = trained()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    chance = torch.get_rng_state()
-    told: list[tuple[int, int]] = []
-    found = robustify(
-        model, inputs, labels, 0.2, epochs=6, batch=50, strength=1e-2, learning_rate=1e-2, progress=lambda *now: told.append(now)
-    )
-    assert torch.equal(chance, torch.get_rng_state())
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    first, best = found.epochs[0], found.epochs[found.best]
-    assert best.certified == max(epoch.certified for epoch in found.epochs)
-    assert best.certified > first.certified + 0.1
-    assert best.clean > first.clean - 0.05
-    assert told[-1] == (36, 36)
-    assert "<- kept" in str(found)
-    radius = [
-        popqorn.certify(each, inputs[:20], labels=labels[:20], tolerance=0.05).radius.mean() for each in (model, found.model)
-    ]
-    assert radius[1] > 1.1 * radius[0]
-
-
-def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
-    model, inputs, labels = trained()
-    options: dict[str, Any] = {"epochs": 3, "batch": 100, "strength": 1e-3}
-    whole = robustify(model, inputs, labels, 0.1, **options)
-
-    def stop(done: int, total: int) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
-    file = tmp_path / "kept.pt"
-    part = robustify(model, inputs, labels, 0.1, kept=file, progress=stop, **options)
-    assert len(part.epochs) == 2
-    rest = robustify(model, inputs, labels, 0.1, kept=file, **options)
-    assert [epoch.certified for epoch in rest.epochs] == [epoch.certified for epoch in whole.epochs]
-    for one, other in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-    file.write_bytes(b"something else")
-    with pytest.raises(ValueError, match="does not hold an unfinished training"):
-        robustify(model, inputs, labels, 0.1, kept=file, **options)
-
-
-def test_bad_data_is_named() -> None:
-    model, inputs, labels = trained()
-    with pytest.raises(ValueError, match="labels are 3 for 300 inputs"):
-        robustify(model, inputs, labels[:3], 0.1)
-    with pytest.raises(ValueError, match="validation is 0 of 300 samples"):
-        robustify(model, inputs, labels, 0.1, validation=0.0)
-    with pytest.raises(ValueError, match="eps"):
-        robustify(model, inputs, labels, -0.1)
