@@ -1,5 +1,6 @@
 """Ramps, and fine-tuning until a network can be certified: the best epoch is kept, runs go on, a strength finds itself."""
 
+import copy
 import math
 from importlib import import_module
 from itertools import pairwise
@@ -74,7 +75,7 @@ def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
         if done == 5:
             raise KeyboardInterrupt
 
-    file = tmp_path / "kept.pt"
+    file = tmp_path / "runs" / "kept.pt"
     part = robustify(model, inputs, labels, 0.1, kept=file, progress=stop, **options)
     assert len(part.epochs) == 2
     rest = robustify(model, inputs, labels, 0.1, kept=file, **options)
@@ -98,7 +99,7 @@ def test_a_strength_finds_itself_for_a_loss_of_accuracy() -> None:
     for before, after in pairwise(found.epochs[1:]):
         assert after.strength == before.strength * (0.5 if before.clean < lowest else 1.5)
     assert math.isnan(first.strength)
-    held = robustify(model, inputs, labels, 0.6, **options)
+    held = robustify(model, inputs, labels, 0.6, **{**options, "epochs": 2})
     assert {epoch.strength for epoch in held.epochs[1:]} == {40.0}
     assert held.epochs[held.best].certified == max(epoch.certified for epoch in held.epochs)
 
@@ -132,6 +133,10 @@ def test_bad_data_is_named() -> None:
     model, inputs, labels = trained()
     with pytest.raises(ValueError, match="accuracy_loss is 1; pass a share"):
         robustify(model, inputs, labels, 0.1, accuracy_loss=1)
+    with pytest.raises(ValueError, match="robustify is for classifiers"):
+        robustify(model, inputs, labels.float(), 0.1)
+    with pytest.raises(ValueError, match="nothing to train"):
+        robustify(copy.deepcopy(model).requires_grad_(False), inputs, labels, 0.1)
     with pytest.raises(ValueError, match="labels are 3 for 300 inputs"):
         robustify(model, inputs, labels[:3], 0.1)
     with pytest.raises(ValueError, match="validation is 0 of 300 samples"):

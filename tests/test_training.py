@@ -162,6 +162,15 @@ def test_one_decision_per_step_and_any_lengths() -> None:
     found = certified_loss(model, few, [0, 1], 0.0)
     alone = [nn.functional.cross_entropy(model(one.unsqueeze(0)), torch.tensor([label])) for label, one in enumerate(few)]
     torch.testing.assert_close(found, (alone[0] + alone[1]) / 2)
+    padded = nn.utils.rnn.pad_sequence(few, batch_first=True, padding_value=99.0)
+    torch.testing.assert_close(certified_loss(model, padded, [0, 1], 0.0, lengths=[FRAMES, 2]), found)
+    labels = torch.tensor([[0] * FRAMES, [1, 2, *[-5] * (FRAMES - 2)]])
+    per_step = certified_loss(tagger, padded, labels, 0.0, lengths=[FRAMES, 2])
+    each = [nn.functional.cross_entropy(tagger(one[None])[0], own[: len(one)]) for one, own in zip(few, labels, strict=True)]
+    torch.testing.assert_close(per_step, (each[0] + each[1]) / 2)
+    labels[0, 1] = -100  # ignored, as in torch
+    known = nn.functional.cross_entropy(tagger(few[0][None])[0], labels[0])
+    torch.testing.assert_close(certified_loss(tagger, few[0][None], labels[:1], 0.0), known)
 
 
 @pytest.mark.parametrize("region", [popqorn.Ball(2), popqorn.Ball(1, clip=(-9, 9)), popqorn.Ball(frames=[-1])], ids=str)
@@ -219,6 +228,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "targets": ({"targets": [0]}, "targets are 1 for"),
     "strength": ({"strength": -1.0}, "strength is -1.0"),
     "strength, NaN": ({"strength": math.nan}, "strength is nan"),
+    "targets, too great": ({"targets": [CLASSES] * len(random_inputs())}, f"targets hold {CLASSES}; the model has classes 0 to"),
+    "targets, negative": ({"targets": [-1] * len(random_inputs())}, "targets hold -1"),
+    "targets, one-hot": (
+        {"targets": torch.eye(CLASSES).long()[[0] * len(random_inputs())]},
+        "pass one per decision",
+    ),
+    "targets, numbers": ({"targets": torch.zeros(len(random_inputs()))}, "targets are numbers of shape"),
+    "criterion": ({"criterion": "cross entropy"}, "criterion is 'cross entropy'; pass a function"),
+    "criterion, no mean": ({"criterion": nn.CrossEntropyLoss(reduction="none")}, "criterion gives a tensor of shape"),
     "steps": ({"steps": 0}, "steps"),
     "region": ({"region": popqorn.Ball}, "region is"),
 }

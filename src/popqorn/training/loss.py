@@ -26,6 +26,7 @@ STRENGTH = 0.1
 SHARE = 0.1  # of the region, in which widths are taken: intervals of all of it say little about long sequences
 STRIDE = 1.5  # times eps, over all steps together
 WIDTHS = 64  # samples of a batch whose widths are taken: these differ much less between samples than between networks
+IGNORED = -100  # a target without a class, as in torch
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -67,12 +68,14 @@ def certified_loss(
     region = read_region(region, None, None, None)
     if criterion is None:
         criterion = _mean_square if targets.is_floating_point() else cross_entropy
+    if not callable(criterion):
+        raise ValueError(f"criterion is {criterion!r}; pass a function of outputs and targets, such as nn.CrossEntropyLoss()")
     total = parameter.new_zeros(())
     for group in groups:
         allowed = region.around(group).at(group.of_batch(sizes))
-        aims = group.of_batch(targets)
+        aims = _aims(targets, group, network)
         points = moved(model, group, allowed, aims, criterion, steps)
-        loss = criterion(model(_shaped(points, group, parameter)), aims)
+        loss = _number(criterion, model(_shaped(points, group, parameter)), aims)
         if strength > 0:
             loss = loss + strength * _looseness(network, group, allowed)
         total = total + len(group.samples) / group.batch * loss
@@ -82,6 +85,12 @@ def certified_loss(
             "slowly (popqorn.training.ramp)"
         )
     return total
+
+
+def _aims(targets: Tensor, group: Sequences, network: Network) -> Tensor:
+    """The targets of a group; of one target per step those of its own steps, not of the padding."""
+    steps = targets.dim() > 1 and targets.shape[1] == group.longest > group.frames
+    return group.of_batch(targets, frames=steps and network.live(group).shape[0] == group.frames)
 
 
 def moved(
@@ -113,7 +122,7 @@ def _gradient(model: nn.Module, group: Sequences, points: Tensor, targets: Tenso
     """Of the loss, by the inputs."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        loss = criterion(model(_shaped(points, group, next(model.parameters()))), targets)
+        loss = _number(criterion, model(_shaped(points, group, next(model.parameters()))), targets)
         return torch.autograd.grad(loss, points)[0]
 
 
@@ -141,15 +150,34 @@ def _looseness(network: Network, group: Sequences, allowed: AllowedSet) -> Tenso
     return widths.log1p().mean()
 
 
+def _number(criterion: Criterion, outputs: Tensor, targets: Tensor) -> Tensor:
+    loss = criterion(outputs, targets)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise ValueError(f"criterion gives {found}; pass one that gives a number as a tensor, such as a mean")
+    return loss
+
+
 def _shaped(points: Tensor, group: Sequences, like: Tensor) -> Tensor:
     """Points as the model takes them."""
     return points.reshape(len(points), *group.sample).to(like)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of one decision per sample, or one per step."""
-    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten().long())
+    """Of one decision per sample, or one per step; targets that torch ignores (-100) do not count."""
+    outputs, targets = outputs.flatten(0, -2), targets.flatten().long()
+    if len(outputs) != len(targets):
+        raise ValueError(f"targets are {len(targets)} classes for {len(outputs)} decisions; pass one per decision")
+    outside = targets[((targets < 0) | (targets >= outputs.shape[-1])) & (targets != IGNORED)]
+    if len(outside):
+        raise ValueError(f"targets hold {int(outside[0])}; the model has classes 0 to {outputs.shape[-1] - 1}")
+    return nn.functional.cross_entropy(outputs, targets, ignore_index=IGNORED)
 
 
 def _mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.numel() != targets.numel():
+        raise ValueError(
+            f"targets are numbers of shape {tuple(targets.shape)}, the model's outputs have shape {tuple(outputs.shape)}; pass "
+            "numbers of that shape, or classes as whole numbers"
+        )
     return nn.functional.mse_loss(outputs, targets.to(outputs).reshape(outputs.shape))

@@ -97,8 +97,12 @@ def robustify(
         raise ValueError(
             f"validation is {validation:g} of {len(inputs)} samples; pass a share between 0 and 1, of two samples or more"
         )
-    if accuracy_loss is not None and not 0 <= accuracy_loss < 1:
-        raise ValueError(f"accuracy_loss is {accuracy_loss:g}; pass a share of all decisions, such as 0.01 for one point")
+    if labels.is_floating_point():
+        raise ValueError(f"labels are of dtype {labels.dtype}; pass classes as whole numbers, robustify is for classifiers")
+    if accuracy_loss is not None and not (isinstance(accuracy_loss, int | float) and 0 <= accuracy_loss < 1):
+        raise ValueError(f"accuracy_loss is {accuracy_loss!r}; pass a share of all decisions, such as 0.01 for one point")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("model: none of its parameters wants a gradient, there is nothing to train; unfreeze some")
     with torch.random.fork_rng():
         torch.manual_seed(read_seed(seed))
         order = torch.randperm(len(inputs), device=inputs.device)
