@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 import popqorn
-from popqorn.experiments import certifiable, ways
-from popqorn.experiments.certifiable import ADVERSARIALLY, PLAINLY, Case, Way, at_strengths, jobs
+from popqorn.experiments import certifiable, tasks, ways
+from popqorn.experiments.certifiable import ADVERSARIALLY, PLAINLY, Case, Job, Way, at_strengths, jobs
 from popqorn.experiments.data import Embeddings
 from popqorn.experiments.networks import Split
 from popqorn.experiments.results import Results
+from popqorn.experiments.setup import Setup
 from popqorn.experiments.tasks import Synonyms, Task, some_of
+from popqorn.experiments.tracking import silent
+from popqorn.experiments.training import accuracy
 from popqorn.experiments.ways import CertifiableRecipe, interval_loss, small_box_loss
 from popqorn.experiments.words import Vocabulary
 from popqorn.regions.region import Region
@@ -143,6 +146,51 @@ def test_rows_say_what_is_right_proven_and_broken() -> None:
     radius = popqorn.certify(model, inputs, labels=labels, tolerance=certifiable.TOLERANCE).radius
     assert rows[0]["certified"] == pytest.approx(float(radius[0]))
     assert rows[2]["certified"] == pytest.approx(float(radius[2]))
+
+
+def test_rows_of_joint_bounds_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    ball = popqorn.Ball(2)
+    task = replace(task_of(Path()), around=lambda inputs: ball)
+    model = task.architecture("rnn", 4).build()
+    inputs, labels = some_of(task.test, torch.tensor([3, 1]))
+    asked = []
+    certify = popqorn.certify
+    monkeypatch.setattr(popqorn, "certify", lambda *given, **named: (asked.append(named), certify(*given, **named))[1])
+    rows = certifiable._tight(model, task, {}, [3, 1])
+    assert [(named["method"], named["region"]) for named in asked] == [("tight", ball)]
+    found = certify(model, inputs, labels=labels, norm=2, method="tight", tolerance=certifiable.TOLERANCE).radius
+    assert [each["tight"] for each in rows] == pytest.approx(found.tolist())
+
+
+def test_accuracies_are_of_the_test_set_and_of_what_was_held_back(tmp_path: Path) -> None:
+    task = task_of(Path())
+    results = Results.open(tmp_path, {"experiment": "training"})
+    setup = Setup(tmp_path, tmp_path, 3, quick=True, track=silent)
+    job = Job(ONE, PLAINLY, 1)
+    certifiable._measure(results, setup, job, task)
+    model = certifiable._network(setup, job, task).model
+    (noted,) = results.rows("networks")
+    assert noted["clean"] == accuracy(model, task.test.inputs, task.test.labels)
+    assert noted["held"] == accuracy(model, task.held.inputs, task.held.labels)
+    assert (noted["network"], noted["way"], noted["seed"], noted["eps"]) == ("one", "plain", 1, 0.1)
+    assert len(results.rows("samples")) == 3
+    certifiable._measure(results, setup, job, task)
+    assert len(results.rows("networks")) == 1
+    assert len(results.rows("samples")) == 3
+
+
+def test_what_is_held_back_is_a_tenth_of_the_training_set() -> None:
+    splits = {
+        "train": Split(torch.arange(50.0).view(50, 1, 1), torch.arange(50)),
+        "test": Split([torch.ones(2, 1)], torch.ones(1)),
+    }
+    task = tasks._task(splits.__getitem__)
+    assert (len(task.held.labels), len(task.training.labels)) == (5, 45)
+    assert sorted([*task.held.labels.tolist(), *task.training.labels.tolist()]) == list(range(50))
+    for part in (task.held, task.training):
+        assert torch.equal(part.inputs.flatten().long(), part.labels)  # type: ignore[union-attr]
+    assert task.test is splits["test"]
 
 
 # ---- synonyms ----------------------------------------------------------------------------------------------------------------

@@ -135,6 +135,11 @@ def test_words_are_exchanged_where_that_hurts_most() -> None:
         with torch.no_grad():
             assert losses.cross_entropy(model(points), labels) > losses.cross_entropy(model(inputs), labels)
     certified_loss(model, inputs, labels, 1, region=region).backward()
+    worse = model(inputs).argmin(-1)  # the class it finds least: every exchange that helps the decision hurts this one
+    gradient = losses._gradient(model, group, inputs, worse, losses.cross_entropy)
+    allowed = region.around(group).at(torch.full((len(inputs),), float(FRAMES), dtype=F64))
+    points = losses._exchanged(allowed, allowed.choices, gradient)
+    assert (((points - inputs) * gradient).sum(-1) >= 0).all(), "where no word raises the loss, the one that stands there stays"
 
 
 def test_without_eps_it_is_plain_training() -> None:
@@ -171,6 +176,46 @@ def test_one_decision_per_step_and_any_lengths() -> None:
     labels[0, 1] = -100  # ignored, as in torch
     known = nn.functional.cross_entropy(tagger(few[0][None])[0], labels[0])
     torch.testing.assert_close(certified_loss(tagger, few[0][None], labels[:1], 0.0), known)
+
+
+def test_samples_of_any_lengths_count_alike_and_keep_their_own_eps() -> None:
+    model, inputs = random_model("gru"), random_inputs()
+    few = [inputs[0], inputs[1, :2], inputs[2]]
+    sizes = torch.tensor([0.0, 0.2, 0.4], dtype=F64)
+    torch.manual_seed(2)
+    whole = certified_loss(model, few, [2, 0, 1], sizes, strength=0.3)
+    torch.manual_seed(2)
+    short = certified_loss(model, few[1][None], [0], 0.2, strength=0.3)
+    long = certified_loss(model, torch.stack([few[0], few[2]]), [2, 1], sizes[[0, 2]], strength=0.3)
+    torch.testing.assert_close(whole, (short + 2 * long) / 3)
+
+
+def test_widths_of_a_large_batch_are_those_of_some_of_its_samples() -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+    many = torch.randn(150, *inputs.shape[1:], dtype=F64)
+    sizes = torch.rand(150, dtype=F64)
+    labels = torch.zeros(150, dtype=torch.long)
+
+    def loss(strength: float) -> Tensor:
+        torch.manual_seed(0)
+        return certified_loss(model, many, labels, sizes, strength=strength)
+
+    some = many[::3]
+    box = Interval(some - losses.SHARE * sizes[::3, None, None], some + losses.SHARE * sizes[::3, None, None])
+    widths = squared_widths(read_model(model).live(group_of(some)), box) / losses.SHARE**2
+    torch.testing.assert_close(loss(1.0) - loss(0.0), widths.log1p().mean())
+
+
+def test_inputs_move_against_the_network_as_it_decides() -> None:
+    """Dropout would send them astray."""
+    model, inputs = Plain().double().train(), random_inputs()
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    allowed = popqorn.Ball().around(group_of(inputs)).at(torch.full((len(inputs),), 0.3, dtype=F64))
+    points = []
+    for mode in (True, False):
+        torch.manual_seed(0)
+        points.append(losses.moved(model.train(mode), group_of(inputs), allowed, labels, losses.cross_entropy, 2))
+    assert torch.equal(*points)
 
 
 @pytest.mark.parametrize("region", [popqorn.Ball(2), popqorn.Ball(1, clip=(-9, 9)), popqorn.Ball(frames=[-1])], ids=str)

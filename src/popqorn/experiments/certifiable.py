@@ -76,10 +76,10 @@ CASES = (
         "lstm",
         0.02,
         RECIPE,
-        first=(PLAINLY, *at_strengths(0.07)),
-        rest=(*OTHERS, *at_strengths(0.02, 0.05, STRENGTH, 0.2)),
+        first=(PLAINLY, *at_strengths(0.08)),
+        rest=(*OTHERS, *at_strengths(0.02, 0.05, 0.07, STRENGTH, 0.2)),
         seeds=SEEDS,
-        tight=(PLAINLY, *at_strengths(0.07, 0.2)),
+        tight=(PLAINLY, *at_strengths(0.08, 0.2)),
     ),
     Case(
         "lstm_14x32", tasks.digits(14), "lstm", 0.02, RECIPE, (PLAINLY, *at_strengths(0.07)), (*OTHERS, *at_strengths(STRENGTH))
@@ -103,7 +103,7 @@ CASES = (
     Case("speech_lstm", tasks.spoken_digits, "lstm", 0.05, SOONER, (), (PLAINLY, ADVERSARIALLY, *at_strengths(0.05, STRENGTH))),
     Case("questions_lstm", tasks.questions, "lstm", 2, SOONER, (), (PLAINLY, ADVERSARIALLY, *at_strengths(0.05, STRENGTH))),
 )
-QUICK = (replace(CASES[0], recipe=replace(RECIPE, epochs=2), rest=OTHERS, tight=at_strengths(0.07)),)
+QUICK = (replace(CASES[0], recipe=replace(RECIPE, epochs=2), rest=OTHERS, tight=at_strengths(0.08)),)
 
 
 @dataclass(frozen=True)
