@@ -65,7 +65,7 @@ def at_strengths(*strengths: float) -> tuple[Way, ...]:
     return tuple(Way(CERTIFIED, strength) for strength in strengths)
 
 
-PLAINLY, ADVERSARIALLY = Way(PLAIN), Way(ADVERSARIAL)
+PLAINLY, ADVERSARIALLY, BY_DEFAULT = Way(PLAIN), Way(ADVERSARIAL), at_strengths(STRENGTH)
 OTHERS = (ADVERSARIALLY, Way(INTERVALS), Way(SMALL_BOXES))
 RECIPE = CertifiableRecipe(epochs=14, batch=256, learning_rate=3e-3)
 SOONER = replace(RECIPE, epochs=15, batch=32)
@@ -82,9 +82,6 @@ CASES = (
         tight=(PLAINLY, *at_strengths(0.08, 0.2)),
     ),
     Case(
-        "lstm_14x32", tasks.digits(14), "lstm", 0.02, RECIPE, (PLAINLY, *at_strengths(0.07)), (*OTHERS, *at_strengths(STRENGTH))
-    ),
-    Case(
         "ecg_lstm_14x32",
         tasks.heart_beats,
         "lstm",
@@ -94,11 +91,10 @@ CASES = (
         (*OTHERS, *at_strengths(0.02, STRENGTH)),
         tight=(PLAINLY, *at_strengths(0.05)),
     ),
+    Case("gru_4x32", tasks.digits(4), "gru", 0.02, RECIPE, (PLAINLY, *BY_DEFAULT), (ADVERSARIALLY, *at_strengths(0.05))),
+    Case("rnn_4x32", tasks.digits(4), "rnn", 0.02, RECIPE, (PLAINLY, *BY_DEFAULT), (ADVERSARIALLY, *at_strengths(0.05))),
     Case(
-        "gru_4x32", tasks.digits(4), "gru", 0.02, RECIPE, (PLAINLY, *at_strengths(0.07)), (ADVERSARIALLY, *at_strengths(STRENGTH))
-    ),
-    Case(
-        "rnn_4x32", tasks.digits(4), "rnn", 0.02, RECIPE, (PLAINLY, *at_strengths(0.07)), (ADVERSARIALLY, *at_strengths(STRENGTH))
+        "lstm_14x32", tasks.digits(14), "lstm", 0.02, RECIPE, (PLAINLY, *at_strengths(0.07)), (*OTHERS, *at_strengths(STRENGTH))
     ),
     Case("speech_lstm", tasks.spoken_digits, "lstm", 0.05, SOONER, (), (PLAINLY, ADVERSARIALLY, *at_strengths(0.05, STRENGTH))),
     Case("questions_lstm", tasks.questions, "lstm", 2, SOONER, (), (PLAINLY, ADVERSARIALLY, *at_strengths(0.05, STRENGTH))),

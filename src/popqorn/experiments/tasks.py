@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ class Task:
         return Architecture(kind, self.training.inputs[0].shape[-1], hidden, 1 + int(self.training.labels.max()))
 
 
+@cache
 def digits(frames: int) -> Callable[[Path], Task]:
     """Images of digits, cut into slices of whole rows."""
 

@@ -14,7 +14,7 @@ from popqorn.readers.models import read_model
 from popqorn.regions.region import Region
 from popqorn.relax.relaxation import Interval
 from popqorn.training.loss import STEPS, cross_entropy, moved
-from popqorn.training.widths import boxes_along
+from popqorn.training.widths import ends_along
 
 PLAIN, ADVERSARIAL, INTERVALS, SMALL_BOXES, CERTIFIED = WAYS = ("plain", "adversarial", "intervals", "small boxes", "certified")
 SMALL = 0.1  # of eps: the half width of small boxes
@@ -78,5 +78,5 @@ def _worst_logits(model: nn.Module, inputs: Tensor, labels: Tensor, box: Interva
     """The least logit of the label and the greatest of all others, by interval arithmetic."""
     network = read_model(model)
     tape = network.live(network.sequences(inputs, None, inputs.dtype)[0])
-    logits = boxes_along(tape, box)[-1]
-    return torch.where(nn.functional.one_hot(labels, tape.outputs).bool(), logits.lower, logits.upper)
+    lower, upper = ends_along(tape, box)[-1].unbind()
+    return torch.where(nn.functional.one_hot(labels, tape.outputs).bool(), lower, upper)
