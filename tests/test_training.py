@@ -12,6 +12,7 @@ import popqorn
 from popqorn.readers.models import read_model
 from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
+from popqorn.tape.ops.linear import Input
 from popqorn.training import certified_loss
 from popqorn.training import loss as losses
 from popqorn.training.widths import squared_widths
@@ -98,6 +99,23 @@ def test_boxes_hold_what_the_network_does() -> None:
     assert (sum((value.amax(0) - value.amin(0)).square().sum(-1) for value in reached) <= widths).all()
     assert (widths > 0).all()
     assert (squared_widths(tape, around(inputs, 0.05)) < widths / 3).all()  # of second order
+
+
+@pytest.mark.parametrize("name", networks())
+def test_widths_are_those_of_the_boxes_that_bounds_rest_on(name: str) -> None:
+    model, inputs = networks()[name](), random_inputs()[:2]
+    tape, box = read_model(model).live(group_of(inputs)), around(inputs, 0.1)
+    boxes: list[Interval] = []
+    for node in tape.nodes:
+        if isinstance(node, Input):
+            boxes.append(Interval(box.lower[:, node.frame], box.upper[:, node.frame]))
+        elif node.sources:
+            boxes.append(node.image(*(boxes[source] for source in node.sources)))
+        else:
+            boxes.append(Interval(node.evaluate(), node.evaluate()))
+    operands = {source for node in tape.nodes if not node.linear for source in node.sources}
+    expected = sum((boxes[place].upper - boxes[place].lower).square().sum(-1) for place in operands)
+    torch.testing.assert_close(squared_widths(tape, box), expected)
 
 
 def test_without_strength_it_is_adversarial_training() -> None:
@@ -212,9 +230,10 @@ def test_inputs_move_against_the_network_as_it_decides() -> None:
     labels = torch.zeros(len(inputs), dtype=torch.long)
     allowed = popqorn.Ball().around(group_of(inputs)).at(torch.full((len(inputs),), 0.3, dtype=F64))
     points = []
-    for mode in (True, False):
+    for chance in (0.5, 0.0):
         torch.manual_seed(0)
-        points.append(losses.moved(model.train(mode), group_of(inputs), allowed, labels, losses.cross_entropy, 2))
+        model.dropout.p = chance
+        points.append(losses.moved(model, group_of(inputs), allowed, labels, losses.cross_entropy, 2))
     assert torch.equal(*points)
 
 
@@ -251,6 +270,11 @@ def test_a_frozen_layer_stays_as_it_is() -> None:
         certified_loss(model, inputs, torch.zeros(len(inputs), dtype=torch.long), 0.1)
 
 
+def one_loss(model: nn.Module, inputs: Tensor, labels: Tensor, strength: float) -> Tensor:
+    torch.manual_seed(0)
+    return certified_loss(model, inputs, labels, 0.1, strength=strength)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precisions(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -263,6 +287,10 @@ def test_lower_precisions(dtype: torch.dtype) -> None:
     torch.testing.assert_close(loss.float(), full, rtol=0.02, atol=0.02)
     moved.backward()
     assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters() if parameter.grad is not None)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = [one_loss(model, inputs, labels, strength=strength) for strength in (1.0, 0.0)]
+    widths = [one_loss(model, inputs, labels, strength=strength) for strength in (1.0, 0.0)]
+    torch.testing.assert_close((found[0] - found[1]).float(), widths[0] - widths[1], rtol=1e-4, atol=1e-5)  # not autocast
     own = model.to(dtype)
     certified_loss(own, inputs, labels, 0.1).backward()
 

@@ -133,7 +133,7 @@ def _exchanged(allowed: AllowedSet, words: Choices, gradient: Tensor) -> Tensor:
     gain = ((others - center.unsqueeze(2)) * gradient.unsqueeze(2)).sum(-1).masked_fill(~words.allowed, -torch.inf)
     best, which = gain.max(-1)
     order = best.argsort(-1, descending=True).argsort(-1)
-    taken = (order < allowed.eps.unsqueeze(-1)) & (best > 0)
+    taken = order < allowed.eps.unsqueeze(-1)  # the word that stands there is an option: nothing is taken that lowers the loss
     word = others.gather(2, which[:, :, None, None].expand(-1, -1, 1, center.shape[-1])).squeeze(2)
     return torch.where(taken.unsqueeze(-1), word, center)
 
