@@ -129,6 +129,26 @@ def test_what_is_held_back_is_not_trained_on(monkeypatch: pytest.MonkeyPatch) ->
     assert not used & held
 
 
+def test_steps_grow_smaller_and_eps_greater(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs, labels = trained()
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def stepped(self: torch.optim.AdamW, *given: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *given)
+
+    sizes: list[float] = []
+    loss = robustified.certified_loss
+    monkeypatch.setattr(torch.optim.AdamW, "step", stepped)
+    monkeypatch.setattr(robustified, "certified_loss", lambda *given, **named: (sizes.append(given[3]), loss(*given, **named))[1])
+    robustify(model, inputs, labels, 0.1, epochs=5, batch=135, learning_rate=1e-3)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 1e-3
+    assert rates[-1] < 1e-4
+    assert sizes == pytest.approx([0, 1 / 60, 1 / 30, 0.05, 4 / 60, 5 / 60, 0.1, 0.1, 0.1, 0.1])
+
+
 def test_bad_data_is_named() -> None:
     model, inputs, labels = trained()
     with pytest.raises(ValueError, match="accuracy_loss is 1; pass a share"):
