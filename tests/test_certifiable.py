@@ -49,6 +49,16 @@ def test_losses_over_boxes_are_no_less_than_any_loss_inside(kind: str) -> None:
         torch.testing.assert_close(loss(model, inputs, labels, 0.0, region), plain)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_the_loss_of_intervals_is_that_of_interval_bounds(kind: str) -> None:
+    model, inputs = random_model(kind), random_inputs()
+    labels = torch.randint(CLASSES, (len(inputs),))
+    bounds = popqorn.bounds(model, inputs, EPS, method="interval")
+    worst = torch.where(nn.functional.one_hot(labels, CLASSES).bool(), bounds.lower, bounds.upper)
+    expected = nn.functional.cross_entropy(worst, labels)
+    torch.testing.assert_close(interval_loss(model, inputs, labels, EPS, popqorn.Ball()), expected)
+
+
 def test_small_boxes_lie_inside_the_ball(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = random_model("lstm"), random_inputs()
     boxes = []

@@ -152,6 +152,10 @@ def test_words_are_exchanged_where_that_hurts_most() -> None:
         assert (allowed.size_of(points) <= count).all()
         with torch.no_grad():
             assert losses.cross_entropy(model(points), labels) > losses.cross_entropy(model(inputs), labels)
+        held = allowed.only(torch.eye(FRAMES, dtype=torch.bool)[[0] * len(inputs)])
+        moved = losses.moved(model, group, held, labels, losses.cross_entropy, 2) != inputs
+        assert not moved[:, 1:].any(), "words that must stay do"
+        assert moved[:, 0].any()
     certified_loss(model, inputs, labels, 1, region=region).backward()
     worse = model(inputs).argmin(-1)  # the class it finds least: every exchange that helps the decision hurts this one
     gradient = losses._gradient(model, group, inputs, worse, losses.cross_entropy)
