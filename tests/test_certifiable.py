@@ -138,6 +138,7 @@ def test_a_case_trains_around_the_samples_of_its_task() -> None:
     recipe = TWO.training(Way(ways.CERTIFIED, 0.3), task)
     assert (recipe.way, recipe.eps, recipe.strength) == ("certified", 0.2, 0.3)
     assert recipe.around is task.around
+    assert replace(TWO, farther=1.5).training(PLAINLY, task).eps == pytest.approx(0.3)
     assert task.architecture("gru", 5).build().head.weight.shape == (4, 5)
 
 
