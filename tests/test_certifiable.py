@@ -123,7 +123,7 @@ TWO = Case("two", task_of, "gru", 0.2, CertifiableRecipe(1), (PLAINLY,), at_stre
 def test_what_is_asked_first_comes_first() -> None:
     told = [(job.case.name, job.way.name, job.seed, job.tight) for job in jobs((ONE, TWO), 3)]
     first = [(name, "plain", seed, False) for name in ("one", "two") for seed in range(3)]
-    rest = [("one", "adversarial", 0, False), ("two", "certified", 0, False), ("one", "plain", 0, True)]
+    rest = [("one", "adversarial", 0, False), ("one", "plain", 0, True), ("two", "certified", 0, False)]
     assert told == [*first, *rest, ("one", "adversarial", 1, False)]
 
 
