@@ -240,7 +240,7 @@ def results_of(folder: Path, networks: dict[tuple[str, float, int], list[Row]], 
     results = Results.open(folder, {"experiment": "training"})
     for (way, strength, seed), rows in networks.items():
         group: Row = {"network": "one", "way": way, "strength": strength, "seed": seed}
-        results.note("networks", {**group, "eps": 0.1, "clean": 0.9 - strength + 0.01 * seed, "held": 0.8})
+        results.note("networks", {**group, "eps": 0.1, "clean": 0.9 - strength + 0.01 * seed, "held": 0.8 - 2 * strength})
         results.plan("samples", range(len(rows)), [group])
         results.add("samples", group, enumerate({k: v for k, v in each.items() if k != "sample"} for each in rows))
         for each in tight or ():
@@ -258,6 +258,7 @@ def test_gains_are_those_over_plain_training_of_the_same_seed(tmp_path: Path) ->
     assert [line[1] for line in table.rows] == ["plain", "certified 0.05"]
     found = dict(zip(gains.columns, gains.rows[0], strict=True))
     assert found["accuracy lost, points"] == "5.00 ± 0.00"
+    assert found["lost on held back"] == "10.00 ± 0.00"
     assert found["certified, %"] == "33.3 ± 0.0"
     assert found["times the plain radius"] == "2.3 ± 1.1", "the mean of 3 and 1.5"
     assert found["certified / attacked"] == "0.50 ± 0.00"
