@@ -72,7 +72,7 @@ def report(results: Results) -> Report:
     if not lines:
         raise ValueError(f"{str(results.folder)!r} holds no networks yet; run the experiment for a while before its report")
     plain = {line.network: line for line in lines if line.way == PLAIN}
-    gains = [gain for line in lines if line.way == CERTIFIED and line.network in plain for gain in _gains(line, plain)]
+    gains = [fmean(gains) for line in lines if line.way == CERTIFIED and (gains := _gains(line, plain))]
     rows = _rows_by_network(results)
     sections = [
         Section("What certified training costs and gives", [_summary(lines, plain), Text(WHAT)]),

@@ -177,11 +177,18 @@ def relaxations(means: Mapping[str, Mapping[str, float]], path: Path) -> None:
 
 
 def fronts(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path) -> None:
-    """Per network clean against certified accuracy (in %), one series of points per way of training."""
-    with _subplots(path, len(panels), 3, (3.4, 2.8)) as (_, axes):
-        for axis, (title, ways) in zip(axes.flat, panels.items(), strict=False):
-            for (way, points), marker in zip(ways.items(), "os^vD", strict=False):
-                axis.plot(*zip(*points, strict=True), marker, label=way, markersize=5, alpha=0.8)
+    """Per network clean against certified accuracy (in %), one series of points per way of training, alike in all panels."""
+    ways = list(dict.fromkeys(way for points in panels.values() for way in points))
+    styles = {
+        way: {"marker": marker, "color": f"C{place}"} for place, (way, marker) in enumerate(zip(ways, "os^vDP", strict=False))
+    }
+    with _subplots(path, len(panels), 3, (3.4, 2.8)) as (figure, axes):
+        shown: dict[str, Any] = {}
+        for axis, (title, points) in zip(axes.flat, panels.items(), strict=False):
+            for way, some in points.items():
+                (shown[way],) = axis.plot(
+                    *zip(*some, strict=True), label=way, linestyle="", markersize=5, alpha=0.8, **styles[way]
+                )
             axis.set(title=title, xlabel="clean accuracy, %", ylabel="certified accuracy, %")
             axis.grid(alpha=0.3)
-        axes.flat[0].legend(fontsize=7)
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize=8)
