@@ -1,4 +1,4 @@
-"""A step of certified training beside a plain step: seconds and ratios, from one run.
+"""A step of certified training beside a plain step: seconds of one core and ratios, from one run.
 
 python benchmarks/training.py [--batch 256] [--rounds 30]
 """
@@ -26,15 +26,15 @@ def plain_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def seconds(step: Callable[[], Tensor], model: nn.Module, rounds: int) -> float:
-    """Of one step with its gradients, the least of several."""
+    """Of one core, for one step with its gradients, the least of several: what else runs does not count."""
     optimiser = torch.optim.Adam(model.parameters())
     taken = []
     for _ in range(rounds):
-        started = time.perf_counter()
+        started = time.process_time()
         optimiser.zero_grad()
         step().backward()
         optimiser.step()
-        taken.append(time.perf_counter() - started)
+        taken.append(time.process_time() - started)
     return min(taken)
 
 

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from popqorn.bundled import FOLDER, FRAMES, HIDDEN, KINDS, blank_model
-from popqorn.experiments.certifiable import CertifiableRecipe
 from popqorn.experiments.training import Recipe, accuracy, train
+from popqorn.experiments.ways import CertifiableRecipe
 from popqorn.training.loss import STRENGTH
 
 EPOCHS = 12

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from popqorn.experiments import data as sets
+from popqorn.experiments import sources
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "mnist": lambda folder: sets.mnist(folder, "test"),
@@ -25,13 +26,13 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "ecg": lambda folder: sets.heart_beats(folder, "test"),
 }
 SOURCES = {
-    "mnist": sets.MNIST,
-    "strokes": sets.STROKES,
-    "questions": sets.QUESTIONS,
-    "news": sets.NEWS,
-    "glove": sets.GLOVE,
-    "speech": sets.SPEECH,
-    "ecg": sets.ECG,
+    "mnist": sources.MNIST,
+    "strokes": sources.STROKES,
+    "questions": sources.QUESTIONS,
+    "news": sources.NEWS,
+    "glove": sources.GLOVE,
+    "speech": sources.SPEECH,
+    "ecg": sources.ECG,
 }
 each_set = pytest.mark.parametrize("name", READERS)
 
@@ -185,4 +186,4 @@ def test_the_real_files_are_what_they_should_be(data: Path) -> None:
     assert np.bincount(beats.labels).tolist() == [8797, 3219]
     for source in SOURCES.values():
         path = source.find(data)
-        assert sets.sha256(path) == source.sha256[path.name]
+        assert sources.sha256(path) == source.sha256[path.name]

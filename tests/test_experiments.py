@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import popqorn
 import toy_data
 from popqorn.cli import app
-from popqorn.experiments import certifiable, frames, mnist, relaxations, signals, strokes, words
+from popqorn.experiments import certifiable, frames, mnist, relaxations, signals, strokes, tasks, words
 from popqorn.experiments.networks import Architecture, Split, trained
 from popqorn.experiments.registry import EXPERIMENTS
 from popqorn.experiments.results import Results
@@ -63,10 +63,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "NEIGHBOURS", 3)
     monkeypatch.setattr(signals, "HIDDEN", 8)
     monkeypatch.setattr(signals, "BEAT_FRAMES", 3)
-    monkeypatch.setattr(certifiable, "RECIPE", certifiable.CertifiableRecipe(epochs=2, batch=20, learning_rate=2e-2))
-    monkeypatch.setattr(certifiable, "QUICK", (certifiable.Case("lstm_2x4", "lstm", 2, 0.02, 2),))
+    toy = replace(certifiable.RECIPE, epochs=2, batch=20, learning_rate=2e-2)
+    digits = replace(certifiable.CASES[0], task=tasks.digits(2), recipe=toy, rest=certifiable.OTHERS)
+    texts = replace(certifiable.CASES[-1], recipe=toy, rest=certifiable.at_strengths(0.1))
+    monkeypatch.setattr(certifiable, "QUICK", (digits, texts))
     monkeypatch.setattr(certifiable, "HIDDEN", 4)
-    monkeypatch.setattr(certifiable, "STRENGTHS", (0.1,))
     monkeypatch.setattr(signals, "SPEECH_RECIPE", QUICKLY)
     monkeypatch.setattr(signals, "ECG_RECIPE", QUICKLY)
 

@@ -2,7 +2,6 @@
 
 import gc
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ import popqorn
 from popqorn.readers.models import read_model
 from popqorn.relax.relaxation import Interval
 from popqorn.sequences import Sequences
-from popqorn.training import certified_loss, ramp, robustify
+from popqorn.tape.ops.linear import Input
+from popqorn.training import certified_loss
 from popqorn.training import loss as losses
 from popqorn.training.widths import squared_widths
 from test_soundness import CLASSES, FEATURES, FRAMES, MODELS, random_inputs, random_model
@@ -101,6 +101,23 @@ def test_boxes_hold_what_the_network_does() -> None:
     assert (squared_widths(tape, around(inputs, 0.05)) < widths / 3).all()  # of second order
 
 
+@pytest.mark.parametrize("name", networks())
+def test_widths_are_those_of_the_boxes_that_bounds_rest_on(name: str) -> None:
+    model, inputs = networks()[name](), random_inputs()[:2]
+    tape, box = read_model(model).live(group_of(inputs)), around(inputs, 0.1)
+    boxes: list[Interval] = []
+    for node in tape.nodes:
+        if isinstance(node, Input):
+            boxes.append(Interval(box.lower[:, node.frame], box.upper[:, node.frame]))
+        elif node.sources:
+            boxes.append(node.image(*(boxes[source] for source in node.sources)))
+        else:
+            boxes.append(Interval(node.evaluate(), node.evaluate()))
+    operands = {source for node in tape.nodes if not node.linear for source in node.sources}
+    expected = sum((boxes[place].upper - boxes[place].lower).square().sum(-1) for place in operands)
+    torch.testing.assert_close(squared_widths(tape, box), expected)
+
+
 def test_without_strength_it_is_adversarial_training() -> None:
     model, inputs = random_model("lstm"), random_inputs()
     labels = torch.randint(CLASSES, (len(inputs),))
@@ -109,7 +126,7 @@ def test_without_strength_it_is_adversarial_training() -> None:
     torch.manual_seed(1)
     group = group_of(inputs)
     allowed = popqorn.Ball().around(group).at(torch.full((len(inputs),), 0.3, dtype=F64))
-    points = losses._moved(model, group, allowed, labels, losses._cross_entropy, 2)
+    points = losses.moved(model, group, allowed, labels, losses.cross_entropy, 2)
     expected = nn.functional.cross_entropy(model(points), labels)
     torch.testing.assert_close(found, expected)
     assert float(found) > float(nn.functional.cross_entropy(model(inputs), labels))
@@ -130,12 +147,21 @@ def test_words_are_exchanged_where_that_hurts_most() -> None:
     group = group_of(inputs)
     for count in (1.0, 2.0):
         allowed = region.around(group).at(torch.full((len(inputs),), count, dtype=F64))
-        points = losses._moved(model, group, allowed, labels, losses._cross_entropy, 2)
+        points = losses.moved(model, group, allowed, labels, losses.cross_entropy, 2)
         assert ((points != inputs).any(-1).sum(-1) <= count).all()
         assert (allowed.size_of(points) <= count).all()
         with torch.no_grad():
-            assert losses._cross_entropy(model(points), labels) > losses._cross_entropy(model(inputs), labels)
+            assert losses.cross_entropy(model(points), labels) > losses.cross_entropy(model(inputs), labels)
+        held = allowed.only(torch.eye(FRAMES, dtype=torch.bool)[[0] * len(inputs)])
+        moved = losses.moved(model, group, held, labels, losses.cross_entropy, 2) != inputs
+        assert not moved[:, 1:].any(), "words that must stay do"
+        assert moved[:, 0].any()
     certified_loss(model, inputs, labels, 1, region=region).backward()
+    worse = model(inputs).argmin(-1)  # the class it finds least: every exchange that helps the decision hurts this one
+    gradient = losses._gradient(model, group, inputs, worse, losses.cross_entropy)
+    allowed = region.around(group).at(torch.full((len(inputs),), float(FRAMES), dtype=F64))
+    points = losses._exchanged(allowed, allowed.choices, gradient)
+    assert (((points - inputs) * gradient).sum(-1) >= 0).all(), "where no word raises the loss, the one that stands there stays"
 
 
 def test_without_eps_it_is_plain_training() -> None:
@@ -163,6 +189,56 @@ def test_one_decision_per_step_and_any_lengths() -> None:
     found = certified_loss(model, few, [0, 1], 0.0)
     alone = [nn.functional.cross_entropy(model(one.unsqueeze(0)), torch.tensor([label])) for label, one in enumerate(few)]
     torch.testing.assert_close(found, (alone[0] + alone[1]) / 2)
+    padded = nn.utils.rnn.pad_sequence(few, batch_first=True, padding_value=99.0)
+    torch.testing.assert_close(certified_loss(model, padded, [0, 1], 0.0, lengths=[FRAMES, 2]), found)
+    labels = torch.tensor([[0] * FRAMES, [1, 2, *[-5] * (FRAMES - 2)]])
+    per_step = certified_loss(tagger, padded, labels, 0.0, lengths=[FRAMES, 2])
+    each = [nn.functional.cross_entropy(tagger(one[None])[0], own[: len(one)]) for one, own in zip(few, labels, strict=True)]
+    torch.testing.assert_close(per_step, (each[0] + each[1]) / 2)
+    labels[0, 1] = -100  # ignored, as in torch
+    known = nn.functional.cross_entropy(tagger(few[0][None])[0], labels[0])
+    torch.testing.assert_close(certified_loss(tagger, few[0][None], labels[:1], 0.0), known)
+
+
+def test_samples_of_any_lengths_count_alike_and_keep_their_own_eps() -> None:
+    model, inputs = random_model("gru"), random_inputs()
+    few = [inputs[0], inputs[1, :2], inputs[2]]
+    sizes = torch.tensor([0.0, 0.2, 0.4], dtype=F64)
+    torch.manual_seed(2)
+    whole = certified_loss(model, few, [2, 0, 1], sizes, strength=0.3)
+    torch.manual_seed(2)
+    short = certified_loss(model, few[1][None], [0], 0.2, strength=0.3)
+    long = certified_loss(model, torch.stack([few[0], few[2]]), [2, 1], sizes[[0, 2]], strength=0.3)
+    torch.testing.assert_close(whole, (short + 2 * long) / 3)
+
+
+def test_widths_of_a_large_batch_are_those_of_some_of_its_samples() -> None:
+    model, inputs = random_model("lstm"), random_inputs()
+    many = torch.randn(150, *inputs.shape[1:], dtype=F64)
+    sizes = torch.rand(150, dtype=F64)
+    labels = torch.zeros(150, dtype=torch.long)
+
+    def loss(strength: float) -> Tensor:
+        torch.manual_seed(0)
+        return certified_loss(model, many, labels, sizes, strength=strength)
+
+    some = many[::3]
+    box = Interval(some - losses.SHARE * sizes[::3, None, None], some + losses.SHARE * sizes[::3, None, None])
+    widths = squared_widths(read_model(model).live(group_of(some)), box) / losses.SHARE**2
+    torch.testing.assert_close(loss(1.0) - loss(0.0), widths.log1p().mean())
+
+
+def test_inputs_move_against_the_network_as_it_decides() -> None:
+    """Dropout would send them astray."""
+    model, inputs = Plain().double().train(), random_inputs()
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    allowed = popqorn.Ball().around(group_of(inputs)).at(torch.full((len(inputs),), 0.3, dtype=F64))
+    points = []
+    for chance in (0.5, 0.0):
+        torch.manual_seed(0)
+        model.dropout.p = chance
+        points.append(losses.moved(model, group_of(inputs), allowed, labels, losses.cross_entropy, 2))
+    assert torch.equal(*points)
 
 
 @pytest.mark.parametrize("region", [popqorn.Ball(2), popqorn.Ball(1, clip=(-9, 9)), popqorn.Ball(frames=[-1])], ids=str)
@@ -170,7 +246,7 @@ def test_regions_are_kept_to(region: Any) -> None:
     model, inputs = random_model("lstm"), random_inputs()
     labels = torch.randint(CLASSES, (len(inputs),))
     allowed = region.around(group_of(inputs)).at(torch.full((len(inputs),), 0.3, dtype=F64))
-    points = losses._moved(model, group_of(inputs), allowed, labels, losses._cross_entropy, 3)
+    points = losses.moved(model, group_of(inputs), allowed, labels, losses.cross_entropy, 3)
     assert (allowed.size_of(points) <= 0.3 * (1 + 1e-9)).all()
     loss = certified_loss(model, inputs, labels, 0.3, region=region)
     loss.backward()
@@ -198,6 +274,11 @@ def test_a_frozen_layer_stays_as_it_is() -> None:
         certified_loss(model, inputs, torch.zeros(len(inputs), dtype=torch.long), 0.1)
 
 
+def one_loss(model: nn.Module, inputs: Tensor, labels: Tensor, strength: float) -> Tensor:
+    torch.manual_seed(0)
+    return certified_loss(model, inputs, labels, 0.1, strength=strength)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precisions(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -210,6 +291,10 @@ def test_lower_precisions(dtype: torch.dtype) -> None:
     torch.testing.assert_close(loss.float(), full, rtol=0.02, atol=0.02)
     moved.backward()
     assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters() if parameter.grad is not None)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = [one_loss(model, inputs, labels, strength=strength) for strength in (1.0, 0.0)]
+    widths = [one_loss(model, inputs, labels, strength=strength) for strength in (1.0, 0.0)]
+    torch.testing.assert_close((found[0] - found[1]).float(), widths[0] - widths[1], rtol=1e-4, atol=1e-5)  # not autocast
     own = model.to(dtype)
     certified_loss(own, inputs, labels, 0.1).backward()
 
@@ -220,6 +305,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "targets": ({"targets": [0]}, "targets are 1 for"),
     "strength": ({"strength": -1.0}, "strength is -1.0"),
     "strength, NaN": ({"strength": math.nan}, "strength is nan"),
+    "targets, too great": ({"targets": [CLASSES] * len(random_inputs())}, f"targets hold {CLASSES}; the model has classes 0 to"),
+    "targets, negative": ({"targets": [-1] * len(random_inputs())}, "targets hold -1"),
+    "targets, one-hot": (
+        {"targets": torch.eye(CLASSES).long()[[0] * len(random_inputs())]},
+        "pass one per decision",
+    ),
+    "targets, numbers": ({"targets": torch.zeros(len(random_inputs()))}, "targets are numbers of shape"),
+    "criterion": ({"criterion": "cross entropy"}, "criterion is 'cross entropy'; pass a function"),
+    "criterion, no mean": ({"criterion": nn.CrossEntropyLoss(reduction="none")}, "criterion gives a tensor of shape"),
     "steps": ({"steps": 0}, "steps"),
     "region": ({"region": popqorn.Ball}, "region is"),
 }
@@ -275,86 +369,3 @@ def test_a_hundred_steps_leave_nothing_behind(known: bool) -> None:
             gc.collect()
             counts.append(sum(issubclass(type(each), Tensor) for each in gc.get_objects()))
     assert counts[-1] <= counts[0]
-
-
-# ---- ramp and robustify ------------------------------------------------------------------------------------------------------
-
-
-def test_a_ramp_begins_at_zero_and_ends_at_eps() -> None:
-    assert [ramp(step, 2, 6, 0.4) for step in (0, 2, 3, 6, 99)] == [0, 0, 0.1, 0.4, 0.4]
-    assert ramp(0, 0, 0, 0.4) == 0.4
-    with pytest.raises(ValueError, match="last is 1, before first, 2"):
-        ramp(0, 2, 1, 0.4)
-
-
-def curves(count: int = 300) -> tuple[Tensor, Tensor]:
-    """Sequences that rise or fall, with noise."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (count,), generator=generator)
-    slope = torch.linspace(-1, 1, 6).view(1, 6, 1) * (2 * labels - 1).view(-1, 1, 1)
-    return 0.5 * slope + 0.3 * torch.randn(count, 6, 2, generator=generator), labels
-
-
-def trained() -> tuple[popqorn.SequenceClassifier, Tensor, Tensor]:
-    torch.manual_seed(0)
-    model = popqorn.SequenceClassifier(nn.LSTM(2, 8), nn.Linear(8, 2))
-    inputs, labels = curves()
-    optimiser = torch.optim.Adam(model.parameters(), 2e-2)
-    for _ in range(60):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimiser.step()
-    return model, inputs, labels
-
-
-def test_robustified_networks_are_certified() -> None:
-    model, inputs, labels = trained()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    chance = torch.get_rng_state()
-    told: list[tuple[int, int]] = []
-    found = robustify(
-        model, inputs, labels, 0.2, epochs=6, batch=50, strength=1e-2, learning_rate=1e-2, progress=lambda *now: told.append(now)
-    )
-    assert torch.equal(chance, torch.get_rng_state())
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    first, best = found.epochs[0], found.epochs[found.best]
-    assert best.certified == max(epoch.certified for epoch in found.epochs)
-    assert best.certified > first.certified + 0.1
-    assert best.clean > first.clean - 0.05
-    assert told[-1] == (36, 36)
-    assert "<- kept" in str(found)
-    radius = [
-        popqorn.certify(each, inputs[:20], labels=labels[:20], tolerance=0.05).radius.mean() for each in (model, found.model)
-    ]
-    assert radius[1] > 1.1 * radius[0]
-
-
-def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
-    model, inputs, labels = trained()
-    options: dict[str, Any] = {"epochs": 3, "batch": 100, "strength": 1e-3}
-    whole = robustify(model, inputs, labels, 0.1, **options)
-
-    def stop(done: int, total: int) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
-    file = tmp_path / "kept.pt"
-    part = robustify(model, inputs, labels, 0.1, kept=file, progress=stop, **options)
-    assert len(part.epochs) == 2
-    rest = robustify(model, inputs, labels, 0.1, kept=file, **options)
-    assert [epoch.certified for epoch in rest.epochs] == [epoch.certified for epoch in whole.epochs]
-    for one, other in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-    file.write_bytes(b"something else")
-    with pytest.raises(ValueError, match="does not hold an unfinished training"):
-        robustify(model, inputs, labels, 0.1, kept=file, **options)
-
-
-def test_bad_data_is_named() -> None:
-    model, inputs, labels = trained()
-    with pytest.raises(ValueError, match="labels are 3 for 300 inputs"):
-        robustify(model, inputs, labels[:3], 0.1)
-    with pytest.raises(ValueError, match="validation is 0 of 300 samples"):
-        robustify(model, inputs, labels, 0.1, validation=0.0)
-    with pytest.raises(ValueError, match="eps"):
-        robustify(model, inputs, labels, -0.1)

@@ -1,5 +1,7 @@
 """Small data sets in the formats of the real ones, with patterns that a network learns in seconds."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,8 @@ def _texts(folder: Path, generator: np.random.Generator) -> None:
 def _glove(folder: Path, generator: np.random.Generator) -> None:
     vectors = generator.normal(size=(len(WORDS), 8)).astype(np.float16)
     _save(folder / "glove" / "glove_6b_100d_subset.npz", {"words": np.array("\n".join(WORDS)), "vectors": vectors})
+    near = {"book": ["cup", "river"], "team": ["cup"], "wrote": ["wins", "unheardof"], "unheardof": ["book"]}
+    _text(folder / "synonyms" / "counterfitted_neighbors.json", [json.dumps(near)])
 
 
 def _speech(folder: Path, generator: np.random.Generator) -> None:
@@ -83,6 +87,6 @@ def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
     np.savez(path, **arrays)
 
 
-def _text(path: Path, lines: tuple[str, ...]) -> None:
+def _text(path: Path, lines: Sequence[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")

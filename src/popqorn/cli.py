@@ -140,6 +140,9 @@ def robustify(
     eps: Annotated[float, typer.Option(help="How far inputs move.")],
     norm: Annotated[float, typer.Option(help="The norm of the ball: 1, 2, inf or any number from 1 on.")] = math.inf,
     strength: Annotated[float, typer.Option(help="Larger: longer radii, less accuracy.")] = STRENGTH,
+    accuracy_loss: Annotated[
+        float | None, typer.Option(help="The most accuracy to lose, 0.01 for one point; the strength then finds itself.")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1)] = 5,
     batch: Annotated[int, typer.Option(min=1)] = 256,
     seed: Annotated[int, typer.Option()] = 0,
@@ -163,6 +166,7 @@ def robustify(
                 eps,
                 region=popqorn.Ball(norm),
                 strength=strength,
+                accuracy_loss=accuracy_loss,
                 epochs=epochs,
                 batch=batch,
                 seed=seed,

@@ -1,167 +1,207 @@
 """Beyond the paper: networks trained with the bound in mind, beside plain, adversarial and interval training."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import ClassVar
+from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import popqorn
-from popqorn.experiments import data
-from popqorn.experiments.mnist import CLASSES, PIXELS
-from popqorn.experiments.networks import Architecture, Split, trained
+from popqorn.experiments import tasks
+from popqorn.experiments.networks import Trained, trained
 from popqorn.experiments.results import Results
 from popqorn.experiments.setup import Setup
-from popqorn.experiments.signals import BEAT_CLASSES, BEAT_FRAMES, BEAT_SAMPLES
-from popqorn.experiments.training import Recipe, accuracy, stacked
+from popqorn.experiments.tasks import Task, some_of
+from popqorn.experiments.training import Sequences, accuracy, decisions
+from popqorn.experiments.ways import ADVERSARIAL, CERTIFIED, INTERVALS, PLAIN, SMALL_BOXES, CertifiableRecipe
 from popqorn.experiments.work import fill, unstopped
-from popqorn.readers.classifier import tape_of
-from popqorn.relax.relaxation import Interval
 from popqorn.runs.store import Row
 from popqorn.training.loss import STRENGTH
-from popqorn.training.widths import boxes_along
 
 SAMPLES, QUICK_SAMPLES = 200, 4
 RADII = 50  # samples whose radius is searched, certified and attacked
+TIGHT = 10  # samples certified by joint bounds as well
 SEEDS, QUICK_SEEDS = 3, 1
 HIDDEN = 32
 BLOCK = 50
-VALIDATION = 0.1  # of the training set: held back, to choose strengths by
 TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
-class CertifiableRecipe(Recipe):
-    """AdamW on the loss of a `way` of training, `eps` growing from 0 between two shares of the epochs."""
+class Way:
+    """A way of training, and the strength of a certified one."""
 
-    way: str = "plain"
-    eps: float = 0.0
+    name: str
     strength: float = 0.0
-    first: float = 0.04
-    last: float = 0.35
-    clip: ClassVar[float] = 5.0
-
-    def loss(self, model: popqorn.SequenceClassifier, inputs: Tensor, labels: Tensor, share: float) -> Tensor:
-        eps = popqorn.training.ramp(share, self.first, self.last, self.eps)
-        if self.way == "plain":
-            return super().loss(model, inputs, labels, share)
-        if self.way == "intervals":
-            worst = nn.functional.cross_entropy(_worst_logits(model, inputs, labels, eps), labels)
-            return 0.5 * super().loss(model, inputs, labels, share) + 0.5 * worst
-        return popqorn.training.certified_loss(model, inputs, labels, eps, strength=self.strength)
-
-    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), self.learning_rate)
-
-
-def _worst_logits(model: popqorn.SequenceClassifier, inputs: Tensor, labels: Tensor, eps: float) -> Tensor:
-    """The least logit of the label and the greatest of all others, by interval arithmetic (Gowal et al. 2018)."""
-    tape = tape_of(model, inputs.shape[1], dtype=inputs.dtype, device=inputs.device, live=True)
-    box = boxes_along(tape, Interval(inputs - eps, inputs + eps))[-1]
-    return torch.where(nn.functional.one_hot(labels, tape.outputs).bool(), box.lower, box.upper)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network and its task."""
+    """A network, its task, and how it is trained.
+
+    Networks are certified and attacked at `eps`, and trained for `farther` times that. The `first` ways are trained before those
+    of other cases that are not; the `rest` with `seeds` seeds. Networks of the ways that are `tight`, with the first seed, are
+    certified by joint bounds as well.
+    """
 
     name: str
+    task: Callable[[Path], Task]
     kind: str
-    frames: int
     eps: float
-    epochs: int
-    beats: bool = False
+    recipe: CertifiableRecipe
+    first: tuple[Way, ...]
+    rest: tuple[Way, ...] = ()
+    seeds: int = 1
+    tight: tuple[Way, ...] = ()
+    farther: float = 1.0
 
-    @property
-    def architecture(self) -> Architecture:
-        features, classes = (BEAT_SAMPLES, len(BEAT_CLASSES)) if self.beats else (PIXELS, CLASSES)
-        return Architecture(self.kind, features // self.frames, HIDDEN, classes)
+    def training(self, way: Way, task: Task) -> CertifiableRecipe:
+        """How to train a network that way."""
+        return replace(self.recipe, way=way.name, eps=self.farther * self.eps, strength=way.strength, around=task.around)
 
 
-CASES = (
-    Case("lstm_4x32", "lstm", 4, 0.02, 14),
-    Case("gru_4x32", "gru", 4, 0.02, 14),
-    Case("rnn_4x32", "rnn", 4, 0.02, 14),
-    Case("ecg_lstm", "lstm", BEAT_FRAMES, 0.05, 14, beats=True),
-    Case("lstm_14x32", "lstm", 14, 0.02, 14),
-)
+def at_strengths(*strengths: float) -> tuple[Way, ...]:
+    return tuple(Way(CERTIFIED, strength) for strength in strengths)
+
+
+PLAINLY, ADVERSARIALLY, BY_DEFAULT = Way(PLAIN), Way(ADVERSARIAL), at_strengths(STRENGTH)
+OTHERS = (ADVERSARIALLY, Way(INTERVALS), Way(SMALL_BOXES))
 RECIPE = CertifiableRecipe(epochs=14, batch=256, learning_rate=3e-3)
-STRENGTHS = (0.02, 0.05, STRENGTH, 0.2)
-QUICK = (replace(CASES[0], epochs=2),)
+LONGER = replace(RECIPE, epochs=20)
+SOONER = replace(RECIPE, epochs=15, batch=32)
+CASES = (
+    Case(
+        "lstm_4x32",
+        tasks.digits(4),
+        "lstm",
+        0.02,
+        RECIPE,
+        first=(PLAINLY, *at_strengths(0.08)),
+        rest=(*at_strengths(0.2), Way(INTERVALS), Way(SMALL_BOXES), *at_strengths(STRENGTH, 0.05, 0.02, 0.07), ADVERSARIALLY),
+        seeds=SEEDS,
+        tight=(*at_strengths(0.2, 0.08), PLAINLY),
+    ),
+    Case("speech_lstm", tasks.spoken_digits, "lstm", 0.05, SOONER, (), (PLAINLY, ADVERSARIALLY, *at_strengths(0.05, STRENGTH))),
+    Case("questions_lstm", tasks.questions, "lstm", 2, SOONER, (), (PLAINLY, ADVERSARIALLY, *at_strengths(0.05, STRENGTH))),
+    Case(
+        "ecg_lstm_14x32",
+        tasks.heart_beats,
+        "lstm",
+        0.05,
+        RECIPE,
+        (PLAINLY, *at_strengths(0.05)),
+        (*OTHERS, *at_strengths(0.02, STRENGTH)),
+        tight=at_strengths(0.05),
+    ),
+    Case("gru_4x32", tasks.digits(4), "gru", 0.02, RECIPE, (PLAINLY, *BY_DEFAULT), (ADVERSARIALLY, *at_strengths(0.05))),
+    Case("rnn_4x32", tasks.digits(4), "rnn", 0.02, RECIPE, (PLAINLY, *BY_DEFAULT), (ADVERSARIALLY, *at_strengths(0.05))),
+    Case(
+        "lstm_14x32",
+        tasks.digits(14),
+        "lstm",
+        0.02,
+        LONGER,
+        (PLAINLY, *at_strengths(0.06)),
+        (*at_strengths(0.05), ADVERSARIALLY, *BY_DEFAULT),
+        farther=1.5,
+    ),
+)
+QUICK = (replace(CASES[0], recipe=replace(RECIPE, epochs=2), rest=OTHERS, tight=at_strengths(0.08)),)
 
 
-def ways(case: Case) -> list[CertifiableRecipe]:
-    """How a network of the table is trained: in order, from plain to the strongest."""
-    base = replace(RECIPE, epochs=case.epochs, eps=case.eps)
-    others = [replace(base, way="plain"), replace(base, way="adversarial"), replace(base, way="intervals")]
-    return others + [replace(base, way="certified", strength=strength) for strength in STRENGTHS]
+@dataclass(frozen=True)
+class Job:
+    """One network to train and to measure, or (`tight`) to certify by joint bounds."""
+
+    case: Case
+    way: Way
+    seed: int
+    tight: bool = False
 
 
 def run(results: Results, setup: Setup) -> None:
-    """Fill the tables `networks` (accuracies) and `samples` (what is proven and attacked)."""
-    for case in QUICK if setup.quick else CASES:
-        splits = cache(partial(_splits, case, setup))
-        for seed in range(QUICK_SEEDS if setup.quick else SEEDS):
-            for recipe in ways(case):
-                _measure(results, setup, case, recipe, seed, splits)
+    """Fill the tables `networks` (accuracies), `samples` (what is proven and attacked) and `tight` (what joint bounds prove)."""
+    cases, seeds = (QUICK, QUICK_SEEDS) if setup.quick else (CASES, SEEDS)
+    read = cache(lambda task: task(setup.data))
+    for job in jobs(cases, seeds):
+        _measure(results, setup, job, read(job.case.task))
 
 
-def _measure(
-    results: Results,
-    setup: Setup,
-    case: Case,
-    recipe: CertifiableRecipe,
-    seed: int,
-    splits: Callable[[], tuple[Split, Split, Split]],
-) -> None:
-    group: Row = {"network": case.name, "way": recipe.way, "strength": recipe.strength, "seed": seed}
-    title = f"{case.name}, {recipe.way}{f' {recipe.strength:g}' if recipe.strength else ''}, seed {seed}"
-    name = f"training_{case.name}_{recipe.way}"
-    model, clean = trained(setup, name, case.architecture, recipe, lambda: (splits()[0], splits()[2]), seed)
+def jobs(cases: Sequence[Case], seeds: int) -> Iterator[Job]:
+    """What is asked first comes first: a run that is stopped has whole lines of the table."""
+    for case in cases:
+        yield from (Job(case, way, seed) for seed in range(seeds) for way in case.first)
+    for seed in range(seeds):
+        for case in cases:
+            yield from (Job(case, way, seed) for way in case.rest if seed < case.seeds)
+            yield from (Job(case, way, seed, tight=True) for way in case.tight if seed == 0)
+
+
+def _measure(results: Results, setup: Setup, job: Job, task: Task) -> None:
+    case, way = job.case, job.way
+    group: Row = {"network": case.name, "way": way.name, "strength": way.strength, "seed": job.seed}
+    title = f"{case.name}, {way.name}{f' {way.strength:g}' if way.strength else ''}, seed {job.seed}"
+    found = _network(setup, job, task)
+    chosen = _chosen(task, setup.samples)
+    if job.tight:
+        searched = chosen[:TIGHT]
+        fill(results, "tight", searched, partial(_tight, found.model, task), setup.track, f"tight, {title}", groups=[group])
+        return
     if not any(all(row[key] == value for key, value in group.items()) for row in results.rows("networks")):
-        held = splits()[1]
-        results.note("networks", {**group, "eps": case.eps, "clean": clean, "held": accuracy(model, held.inputs, held.labels)})
-    order = torch.randperm(10**4, generator=torch.Generator().manual_seed(0)).tolist()
-    count = len(splits()[2].labels)
-    chosen = [number for number in order if number < count][: setup.samples]
-    searched = set(chosen[:RADII])
-    measure = partial(_rows, model, splits()[2], case.eps, searched)
+        held = accuracy(found.model, task.held.inputs, task.held.labels)
+        results.note("networks", {**group, "eps": case.eps, "clean": found.accuracy, "held": held})
+    measure = partial(_rows, found.model, task, case.eps, set(chosen[:RADII]))
     fill(results, "samples", chosen, measure, setup.track, title, groups=[group], block=BLOCK)
 
 
-def _rows(model: popqorn.SequenceClassifier, test: Split, eps: float, searched: set[int], _: Row, block: list[int]) -> list[Row]:
+def _network(setup: Setup, job: Job, task: Task) -> Trained:
+    name = f"training_{job.case.name}_{job.way.name.replace(' ', '_')}"
+    architecture = task.architecture(job.case.kind, HIDDEN)
+    return trained(setup, name, architecture, job.case.training(job.way, task), lambda: (task.training, task.test), job.seed)
+
+
+def _chosen(task: Task, count: int) -> list[int]:
+    """Samples of the test set, drawn from all over it."""
+    order = torch.randperm(10**5, generator=torch.Generator().manual_seed(0)).tolist()
+    return [number for number in order if number < len(task.test.labels)][:count]
+
+
+def _rows(model: popqorn.SequenceClassifier, task: Task, eps: float, searched: set[int], _: Row, block: list[int]) -> list[Row]:
     """One row per sample: whether it is right, proven and broken at `eps`; of some the radii."""
-    index = torch.tensor(block)
-    inputs, labels = stacked(test.inputs, index), test.labels[index]
-    proven = unstopped(popqorn.verify(model, inputs, eps, labels=labels)).certified.tolist()
-    attacked = unstopped(popqorn.attack(model, inputs, labels=labels, method="pgd", restarts=1)).radius.tolist()
-    with torch.no_grad():
-        right = (model(inputs).argmax(-1) == labels).tolist()
-    rows = [
+    inputs, labels = some_of(task.test, torch.tensor(block))
+    region = task.around(inputs)
+    proven = unstopped(popqorn.verify(model, inputs, eps, labels=labels, region=region)).certified.tolist()
+    attacked = unstopped(popqorn.attack(model, inputs, labels=labels, region=region, restarts=1)).radius.tolist()
+    right = (decisions(model, inputs) == labels).tolist()
+    rows: list[Row] = [
         {"right": is_right, "proven": is_proven, "broken": not is_right or radius <= eps}
         for is_right, is_proven, radius in zip(right, proven, attacked, strict=True)
     ]
-    some = [place for place, number in enumerate(block) if number in searched]
-    if some:
-        found = unstopped(popqorn.certify(model, inputs[some], labels=labels[some], tolerance=TOLERANCE))
-        for place, radius in zip(some, found.radius.tolist(), strict=True):
-            finite = attacked[place] if attacked[place] < float("inf") else None
-            rows[place] |= {"certified": radius, "attacked": finite}
+    places = [place for place, number in enumerate(block) if number in searched]
+    if places:
+        some = some_of(task.test, torch.tensor(block)[places])
+        found = _certified(model, some.inputs, some.labels, task, "planes")
+        for place, radius in zip(places, found, strict=True):
+            rows[place] |= {"certified": radius, "attacked": _finite(attacked[place])}
     return rows
 
 
-def _splits(case: Case, setup: Setup) -> tuple[Split, Split, Split]:
-    """What is trained on, what is held back of it, and the test set."""
-    if case.beats:
-        beats = [data.heart_beats(setup.data, name, case.frames) for name in ("train", "test")]
-        training, test = (Split(torch.from_numpy(np.stack(each.items)), torch.from_numpy(each.labels)) for each in beats)
-    else:
-        images = [data.mnist(setup.data, name) for name in ("train", "test")]
-        training, test = (Split(torch.from_numpy(each.as_frames(case.frames)), torch.from_numpy(each.labels)) for each in images)
-    order = torch.randperm(len(training.labels), generator=torch.Generator().manual_seed(0))
-    held, used = order.tensor_split([int(VALIDATION * len(order))])
-    parts = [Split(stacked(training.inputs, part), training.labels[part]) for part in (used, held)]
-    return parts[0], parts[1], test
+def _tight(model: popqorn.SequenceClassifier, task: Task, _: Row, block: list[int]) -> list[Row]:
+    inputs, labels = some_of(task.test, torch.tensor(block))
+    return [{"tight": radius} for radius in _certified(model, inputs, labels, task, "tight")]
+
+
+def _certified(
+    model: popqorn.SequenceClassifier, inputs: Sequences, labels: Tensor, task: Task, method: str
+) -> list[float | None]:
+    region = task.around(inputs)
+    found = popqorn.certify(model, inputs, labels=labels, region=region, method=method, tolerance=TOLERANCE)
+    return [_finite(radius) for radius in unstopped(found).radius.tolist()]
+
+
+def _finite(radius: float) -> float | None:
+    """A radius as a table holds it: None where there is no end to it."""
+    return radius if math.isfinite(radius) else None

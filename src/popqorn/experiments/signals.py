@@ -1,6 +1,8 @@
 """Beyond the paper: which moments decide how a spoken digit is heard, and how a heart beat is judged."""
 
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,52 +45,64 @@ def _mel_filters() -> NDArray[np.float64]:
     return np.clip(np.minimum((frequencies - low) / (middle - low), (high - frequencies) / (high - middle)), 0, None)
 
 
-def run_speech(results: Results, setup: Setup) -> None:
-    """Fill the tables `networks` and `frames` for spoken digits; bands have mean 0 and deviation 1 over the training set."""
+def recordings(folder: Path) -> Callable[[str], Split]:
+    """The spoken digits of a split as bands, which have mean 0 and deviation 1 over the training set."""
 
     @cache
     def bands(name: str) -> tuple[list[NDArray[np.float32]], Tensor]:
-        read = data.speech(setup.data, name)
+        read = data.speech(folder, name)
         return [log_mel(item) for item in read.items], torch.from_numpy(read.labels)
-
-    training = np.concatenate(bands("train")[0])
-    mean, deviation = training.mean(0), training.std(0)
 
     @cache
     def split(name: str) -> Split:
+        training = np.concatenate(bands("train")[0])
+        mean, deviation = training.mean(0), training.std(0)
         items, labels = bands(name)
         return Split([torch.from_numpy((item - mean) / deviation) for item in items], labels)
 
+    return split
+
+
+def beats(folder: Path) -> Callable[[str], Split]:
+    """The heart beats of a split."""
+
+    @cache
+    def split(name: str) -> Split:
+        read = data.heart_beats(folder, name, BEAT_FRAMES)
+        return Split(torch.from_numpy(np.stack(read.items)), torch.from_numpy(read.labels))
+
+    return split
+
+
+def run_speech(results: Results, setup: Setup) -> None:
+    """Fill the tables `networks` and `frames` for spoken digits."""
+    split = recordings(setup.data)
     architecture = Architecture("lstm", BANDS, HIDDEN, 10)
     model, accuracy = trained(setup, "speech_lstm", architecture, SPEECH_RECIPE, lambda: (split("train"), split("test")))
     results.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
-    recordings = split("test")
-    chosen = _spread_over_classes(recordings, LONGEST if setup.quick else None)[: setup.samples]
+    test = split("test")
+    chosen = _spread_over_classes(test, LONGEST if setup.quick else None)[: setup.samples]
 
     def picture(sample: int, row: Row) -> Row:
-        return {"picture": [[round(value, 3) for value in frame] for frame in recordings.inputs[sample].tolist()]}
+        return {"picture": [[round(value, 3) for value in frame] for frame in test.inputs[sample].tolist()]}
 
-    frames.measure(results, setup, model, recordings.inputs, recordings.labels, chosen, picture)
+    frames.measure(results, setup, model, test.inputs, test.labels, chosen, picture)
 
 
 def run_ecg(results: Results, setup: Setup) -> None:
     """Fill the tables `networks` and `frames` for heart beats of patients the network has not seen."""
 
-    @cache
-    def split(name: str) -> Split:
-        read = data.heart_beats(setup.data, name, BEAT_FRAMES)
-        return Split(torch.from_numpy(np.stack(read.items)), torch.from_numpy(read.labels))
-
+    split = beats(setup.data)
     architecture = Architecture("lstm", BEAT_SAMPLES // BEAT_FRAMES, HIDDEN, len(BEAT_CLASSES))
     model, accuracy = trained(setup, "ecg_lstm", architecture, ECG_RECIPE, lambda: (split("train"), split("test")))
     results.note("networks", {"network": f"LSTM, {HIDDEN} hidden", "accuracy": accuracy})
-    beats = split("test")
+    test = split("test")
 
     def trace(sample: int, row: Row) -> Row:
         about = {"label": BEAT_CLASSES[row["label"]], "decision": BEAT_CLASSES[row["decision"]]}
-        return {**about, "trace": [[round(value, 4) for value in frame] for frame in beats.inputs[sample].tolist()]}
+        return {**about, "trace": [[round(value, 4) for value in frame] for frame in test.inputs[sample].tolist()]}
 
-    frames.measure(results, setup, model, beats.inputs, beats.labels, _spread_over_classes(beats)[: setup.samples], trace)
+    frames.measure(results, setup, model, test.inputs, test.labels, _spread_over_classes(test)[: setup.samples], trace)
 
 
 def _spread_over_classes(split: Split, longest: int | None = None) -> list[int]:

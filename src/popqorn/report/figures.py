@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from popqorn.plot import SERIES, SMALL, colours
+from popqorn.plot import SMALL, colours
 from popqorn.report.drawn import RESOLUTION, figure_of, sheet
 
 
@@ -26,13 +26,15 @@ def sentence(words: Sequence[str], radii: Sequence[float], caption: str, axis: A
 
 
 def fronts(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path) -> None:
-    """Per network clean against certified accuracy (in %), one series of points per way of training."""
-    sheet(path, [(title, partial(_front, ways)) for title, ways in panels.items()], columns=3, size=(3.4, 2.8))
+    """Per network clean against certified accuracy (in %), one series of points per way of training, alike in all panels."""
+    ways = list(dict.fromkeys(way for points in panels.values() for way in points))
+    styles = {way: {"marker": mark, "color": f"C{place}"} for place, (way, mark) in enumerate(zip(ways, "os^vDP", strict=False))}
+    sheet(path, [(title, partial(_front, points, styles)) for title, points in panels.items()], columns=3, size=(3.4, 2.8))
 
 
-def _front(ways: Mapping[str, Sequence[tuple[float, float]]], axis: Any) -> None:
-    for (way, points), marker, colour in zip(ways.items(), "os^v", SERIES, strict=False):
-        axis.plot(*zip(*points, strict=True), marker, color=colour, label=way, markersize=5, alpha=0.8)
+def _front(ways: Mapping[str, Sequence[tuple[float, float]]], styles: Mapping[str, Mapping[str, Any]], axis: Any) -> None:
+    for way, points in ways.items():
+        axis.plot(*zip(*points, strict=True), linestyle="", label=way, markersize=5, alpha=0.8, **styles[way])
     axis.set(xlabel="clean accuracy, %", ylabel="certified accuracy, %")
     axis.grid(alpha=0.3)
 

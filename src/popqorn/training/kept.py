@@ -10,6 +10,7 @@ import torch
 def keep(path: Path, parts: Mapping[str, Any], epochs: int, also: Mapping[str, Any] | None = None) -> None:
     """Save the states of all parts, the random numbers' too, after so many epochs; a file is there as a whole or not at all."""
     state = {name: part.state_dict() for name, part in parts.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".saving")
     torch.save({**state, "epochs": epochs, "chance": torch.get_rng_state(), "also": dict(also or {})}, unfinished)
     unfinished.replace(path)

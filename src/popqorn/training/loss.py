@@ -25,6 +25,8 @@ STEPS = 2
 STRENGTH = 0.1
 SHARE = 0.1  # of the region, in which widths are taken: intervals of all of it say little about long sequences
 STRIDE = 1.5  # times eps, over all steps together
+WIDTHS = 64  # samples of a batch whose widths are taken: these differ much less between samples than between networks
+IGNORED = -100  # a target without a class, as in torch
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -65,13 +67,15 @@ def certified_loss(
     sizes = read_eps(eps, groups[0].batch, groups[0].values)
     region = read_region(region, None, None, None)
     if criterion is None:
-        criterion = _mean_square if targets.is_floating_point() else _cross_entropy
+        criterion = _mean_square if targets.is_floating_point() else cross_entropy
+    if not callable(criterion):
+        raise ValueError(f"criterion is {criterion!r}; pass a function of outputs and targets, such as nn.CrossEntropyLoss()")
     total = parameter.new_zeros(())
     for group in groups:
         allowed = region.around(group).at(group.of_batch(sizes))
-        aims = group.of_batch(targets)
-        points = _moved(model, group, allowed, aims, criterion, steps)
-        loss = criterion(model(_shaped(points, group, parameter)), aims)
+        aims = _aims(targets, group, network)
+        points = moved(model, group, allowed, aims, criterion, steps)
+        loss = _number(criterion, model(_shaped(points, group, parameter)), aims)
         if strength > 0:
             loss = loss + strength * _looseness(network, group, allowed)
         total = total + len(group.samples) / group.batch * loss
@@ -83,7 +87,13 @@ def certified_loss(
     return total
 
 
-def _moved(
+def _aims(targets: Tensor, group: Sequences, network: Network) -> Tensor:
+    """The targets of a group; of one target per step those of its own steps, not of the padding."""
+    steps = targets.dim() > 1 and targets.shape[1] == group.longest > group.frames
+    return group.of_batch(targets, frames=steps and network.live(group).shape[0] == group.frames)
+
+
+def moved(
     model: nn.Module, group: Sequences, allowed: AllowedSet, targets: Tensor, criterion: Criterion, steps: int
 ) -> Float[Tensor, "batch frames features"]:
     """Inputs moved against the network, which is asked in eval mode and left as it was."""
@@ -112,7 +122,7 @@ def _gradient(model: nn.Module, group: Sequences, points: Tensor, targets: Tenso
     """Of the loss, by the inputs."""
     with torch.enable_grad():
         points = points.detach().requires_grad_()
-        loss = criterion(model(_shaped(points, group, next(model.parameters()))), targets)
+        loss = _number(criterion, model(_shaped(points, group, next(model.parameters()))), targets)
         return torch.autograd.grad(loss, points)[0]
 
 
@@ -123,13 +133,16 @@ def _exchanged(allowed: AllowedSet, words: Choices, gradient: Tensor) -> Tensor:
     gain = ((others - center.unsqueeze(2)) * gradient.unsqueeze(2)).sum(-1).masked_fill(~words.allowed, -torch.inf)
     best, which = gain.max(-1)
     order = best.argsort(-1, descending=True).argsort(-1)
-    taken = (order < allowed.eps.unsqueeze(-1)) & (best > 0)
+    taken = order < allowed.eps.unsqueeze(-1)  # the word that stands there is an option: nothing is taken that lowers the loss
     word = others.gather(2, which[:, :, None, None].expand(-1, -1, 1, center.shape[-1])).squeeze(2)
     return torch.where(taken.unsqueeze(-1), word, center)
 
 
 def _looseness(network: Network, group: Sequences, allowed: AllowedSet) -> Tensor:
-    """The mean over a batch of the logarithm of one more than the squared widths of its boxes."""
+    """The mean over a batch of the logarithm of one more than the squared widths of its boxes; of a large batch over every so
+    manieth sample.
+    """
+    allowed = allowed.select(slice(None, None, -(-len(group.samples) // WIDTHS)))
     box, center = allowed.box(), allowed.center
     part = Interval(center + SHARE * (box.lower - center), center + SHARE * (box.upper - center))
     with torch.autocast(group.values.device.type, enabled=False):
@@ -137,15 +150,34 @@ def _looseness(network: Network, group: Sequences, allowed: AllowedSet) -> Tenso
     return widths.log1p().mean()
 
 
+def _number(criterion: Criterion, outputs: Tensor, targets: Tensor) -> Tensor:
+    loss = criterion(outputs, targets)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise ValueError(f"criterion gives {found}; pass one that gives a number as a tensor, such as a mean")
+    return loss
+
+
 def _shaped(points: Tensor, group: Sequences, like: Tensor) -> Tensor:
     """Points as the model takes them."""
     return points.reshape(len(points), *group.sample).to(like)
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of one decision per sample, or one per step."""
-    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten().long())
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of one decision per sample, or one per step; targets that torch ignores (-100) do not count."""
+    outputs, targets = outputs.flatten(0, -2), targets.flatten().long()
+    if len(outputs) != len(targets):
+        raise ValueError(f"targets are {len(targets)} classes for {len(outputs)} decisions; pass one per decision")
+    outside = targets[((targets < 0) | (targets >= outputs.shape[-1])) & (targets != IGNORED)]
+    if len(outside):
+        raise ValueError(f"targets hold {int(outside[0])}; the model has classes 0 to {outputs.shape[-1] - 1}")
+    return nn.functional.cross_entropy(outputs, targets, ignore_index=IGNORED)
 
 
 def _mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.numel() != targets.numel():
+        raise ValueError(
+            f"targets are numbers of shape {tuple(targets.shape)}, the model's outputs have shape {tuple(outputs.shape)}; pass "
+            "numbers of that shape, or classes as whole numbers"
+        )
     return nn.functional.mse_loss(outputs, targets.to(outputs).reshape(outputs.shape))
