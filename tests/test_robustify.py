@@ -89,18 +89,18 @@ def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
 
 def test_a_strength_finds_itself_for_a_loss_of_accuracy() -> None:
     model, inputs, labels = trained()
-    options: dict[str, Any] = {"epochs": 6, "batch": 50, "strength": 40.0, "learning_rate": 2e-2, "validation": 0.3, "seed": 1}
+    options: dict[str, Any] = {"epochs": 6, "batch": 50, "strength": 200.0, "learning_rate": 2e-2, "validation": 0.3, "seed": 1}
     found = robustify(model, inputs, labels, 0.6, accuracy_loss=0.02, **options)
     first, best, lowest = found.epochs[0], found.epochs[found.best], found.epochs[0].clean - 0.02
     assert any(epoch.clean < lowest for epoch in found.epochs), "the strength it begins with is too much"
     assert best.clean >= lowest
     assert best.certified == max(epoch.certified for epoch in found.epochs if epoch.clean >= lowest)
-    assert found.epochs[1].strength == 40.0
+    assert found.epochs[1].strength == 200.0
     for before, after in pairwise(found.epochs[1:]):
         assert after.strength == before.strength * (0.5 if before.clean < lowest else 1.5)
     assert math.isnan(first.strength)
     held = robustify(model, inputs, labels, 0.6, **{**options, "epochs": 2})
-    assert {epoch.strength for epoch in held.epochs[1:]} == {40.0}
+    assert {epoch.strength for epoch in held.epochs[1:]} == {200.0}
     assert held.epochs[held.best].certified == max(epoch.certified for epoch in held.epochs)
 
 
