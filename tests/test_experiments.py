@@ -64,10 +64,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "HIDDEN", 8)
     monkeypatch.setattr(signals, "BEAT_FRAMES", 3)
     toy = replace(certifiable.RECIPE, epochs=2, batch=20, learning_rate=2e-2)
-    digits = replace(certifiable.CASES[0], task=tasks.digits(2), recipe=toy, rest=certifiable.OTHERS)
+    digits = replace(
+        certifiable.CASES[0], task=tasks.digits(2), recipe=toy, rest=certifiable.OTHERS[2:], tight=(certifiable.PLAINLY,)
+    )
     texts = replace(certifiable.CASES[-1], recipe=toy, rest=certifiable.at_strengths(0.1))
     monkeypatch.setattr(certifiable, "QUICK", (digits, texts))
     monkeypatch.setattr(certifiable, "HIDDEN", 4)
+    monkeypatch.setattr(certifiable, "TIGHT", 1)
     monkeypatch.setattr(signals, "SPEECH_RECIPE", QUICKLY)
     monkeypatch.setattr(signals, "ECG_RECIPE", QUICKLY)
 

@@ -3,7 +3,6 @@
 import copy
 import math
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import popqorn
-from popqorn.training import ramp, robustify
+from popqorn.training import Epoch, ramp, robustify
 
 robustified = import_module("popqorn.training.robustify")
 
@@ -87,21 +86,28 @@ def test_a_stopped_run_goes_on_to_the_same_network(tmp_path: Path) -> None:
         robustify(model, inputs, labels, 0.1, kept=file, **options)
 
 
-def test_a_strength_finds_itself_for_a_loss_of_accuracy() -> None:
+def test_a_strength_finds_itself_for_a_loss_of_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs, labels = trained()
-    options: dict[str, Any] = {"epochs": 6, "batch": 50, "strength": 200.0, "learning_rate": 2e-2, "validation": 0.3, "seed": 1}
-    found = robustify(model, inputs, labels, 0.6, accuracy_loss=0.02, **options)
-    first, best, lowest = found.epochs[0], found.epochs[found.best], found.epochs[0].clean - 0.02
-    assert any(epoch.clean < lowest for epoch in found.epochs), "the strength it begins with is too much"
-    assert best.clean >= lowest
-    assert best.certified == max(epoch.certified for epoch in found.epochs if epoch.clean >= lowest)
-    assert found.epochs[1].strength == 200.0
-    for before, after in pairwise(found.epochs[1:]):
-        assert after.strength == before.strength * (0.5 if before.clean < lowest else 1.5)
-    assert math.isnan(first.strength)
-    held = robustify(model, inputs, labels, 0.6, **{**options, "epochs": 2})
-    assert {epoch.strength for epoch in held.epochs[1:]} == {200.0}
-    assert held.epochs[held.best].certified == max(epoch.certified for epoch in held.epochs)
+    told = [(1.0, 0.0), (0.99, 0.1), (0.9, 0.9), (0.97, 0.5), (0.985, 0.4)]  # clean and certified, epoch by epoch
+
+    def measured(_: Any, model: nn.Module, number: int, loss: float = math.nan, strength: float = math.nan) -> Epoch:
+        return Epoch(number, loss, *told[number], strength)
+
+    strengths: list[float] = []
+    loss = robustified.certified_loss
+    monkeypatch.setattr(robustified._Samples, "measured", measured)
+    monkeypatch.setattr(
+        robustified, "certified_loss", lambda *given, **named: (strengths.append(named["strength"]), loss(*given, **named))[1]
+    )
+    options: dict[str, Any] = {"epochs": 4, "batch": 300, "strength": 0.4}
+    found = robustify(model, inputs, labels, 0.1, accuracy_loss=0.02, **options)
+    assert strengths == pytest.approx([0.4, 0.6, 0.3, 0.15])
+    assert [epoch.strength for epoch in found.epochs[1:]] == strengths
+    assert math.isnan(found.epochs[0].strength)
+    assert found.best == 4, "the most certified of those that lose no more than two points"
+    assert robustify(model, inputs, labels, 0.1, **options).best == 2, "the most certified of all"
+    assert strengths[4:] == [0.4] * 4
+    assert robustify(model, inputs, labels, 0.1, accuracy_loss=0.0, **options).best == 0
 
 
 def test_what_is_held_back_is_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

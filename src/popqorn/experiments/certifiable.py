@@ -165,8 +165,8 @@ def _network(setup: Setup, job: Job, task: Task) -> Trained:
 
 def _chosen(task: Task, count: int) -> list[int]:
     """Samples of the test set, drawn from all over it."""
-    order = torch.randperm(10**5, generator=torch.Generator().manual_seed(0)).tolist()
-    return [number for number in order if number < len(task.test.labels)][:count]
+    order = torch.randperm(10**5, generator=torch.Generator().manual_seed(0))
+    return order[order < len(task.test.labels)][:count].tolist()
 
 
 def _rows(model: popqorn.SequenceClassifier, task: Task, eps: float, searched: set[int], _: Row, block: list[int]) -> list[Row]:
