@@ -91,8 +91,10 @@ def test_a_strength_finds_itself_for_a_loss_of_accuracy(monkeypatch: pytest.Monk
     told = [(1.0, 0.0), (0.99, 0.1), (0.9, 0.9), (0.97, 0.5), (0.985, 0.4)]  # clean and certified, epoch by epoch
 
     def measured(_: Any, model: nn.Module, number: int, loss: float = math.nan, strength: float = math.nan) -> Epoch:
+        states[number] = copy.deepcopy(model.state_dict())
         return Epoch(number, loss, *told[number], strength)
 
+    states: dict[int, dict[str, Tensor]] = {}
     strengths: list[float] = []
     loss = robustified.certified_loss
     monkeypatch.setattr(robustified._Samples, "measured", measured)
@@ -105,7 +107,9 @@ def test_a_strength_finds_itself_for_a_loss_of_accuracy(monkeypatch: pytest.Monk
     assert [epoch.strength for epoch in found.epochs[1:]] == strengths
     assert math.isnan(found.epochs[0].strength)
     assert found.best == 4, "the most certified of those that lose no more than two points"
-    assert robustify(model, inputs, labels, 0.1, **options).best == 2, "the most certified of all"
+    whole = robustify(model, inputs, labels, 0.1, **options)
+    assert whole.best == 2, "the most certified of all"
+    assert all(torch.equal(tensor, states[2][name]) for name, tensor in whole.model.state_dict().items())
     assert strengths[4:] == [0.4] * 4
     assert robustify(model, inputs, labels, 0.1, accuracy_loss=0.0, **options).best == 0
 
@@ -138,17 +142,20 @@ def test_what_is_held_back_is_not_trained_on(monkeypatch: pytest.MonkeyPatch) ->
 def test_steps_grow_smaller_and_eps_greater(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs, labels = trained()
     rates: list[float] = []
+    norms: list[float] = []
     step = torch.optim.AdamW.step
 
     def stepped(self: torch.optim.AdamW, *given: Any) -> Any:
         rates.append(self.param_groups[0]["lr"])
+        norms.append(math.hypot(*(float(each.grad.norm()) for each in self.param_groups[0]["params"])))
         return step(self, *given)
 
     sizes: list[float] = []
     loss = robustified.certified_loss
     monkeypatch.setattr(torch.optim.AdamW, "step", stepped)
     monkeypatch.setattr(robustified, "certified_loss", lambda *given, **named: (sizes.append(given[3]), loss(*given, **named))[1])
-    robustify(model, inputs, labels, 0.1, epochs=5, batch=135, learning_rate=1e-3)
+    robustify(model, inputs, labels, 0.1, epochs=5, batch=135, learning_rate=1e-3, strength=1e3)
+    assert max(norms) == pytest.approx(robustified.CLIP, rel=1e-4)
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 1e-3
     assert rates[-1] < 1e-4
