@@ -5,10 +5,17 @@ from fractions import Fraction
 
 import pytest
 import torch
+from torch import nn
 
+import popqorn
+from popqorn.arithmetic import gamma, tiny
 from popqorn.bounds.errors import Errors
+from popqorn.readers.classifier import tape_of
 from popqorn.relax.maximum import maximum_planes
+from popqorn.relax.methods import METHODS
 from popqorn.relax.relaxation import Interval
+from popqorn.tape.ops.linear import Affine
+from popqorn.tape.ops.nonlinear import Gate
 from popqorn.tape.tape import TapeWriter
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -41,3 +48,22 @@ def test_planes_above_a_maximum_are_above_it_at_every_corner(dtype: torch.dtype)
         for corner in corners:
             value = sum((slope * x for slope, x in zip(slopes, corner, strict=True)), Fraction(float(plane.offset[place])))
             assert value >= max(corner)
+
+
+def test_what_a_product_sums_up_is_charged_to_both_of_its_parts() -> None:
+    """`multiplied` numbers more in the sums of affine nodes and of offsets, and in what may be lost by underflow."""
+    model = popqorn.SequenceClassifier(nn.LSTM(2, 3), nn.Linear(3, 2))
+    tape, many, dtype = tape_of(model, 2, dtype=torch.float32, device=torch.device("cpu")), 10**5, torch.float32
+    charging = Errors(tape, dtype, 1, many)
+    affine, gate = (next(node for node in tape.nodes if isinstance(node, kind)) for kind in (Affine, Gate))
+    box = [Interval(-torch.ones(1, weight.shape[1]), torch.ones(1, weight.shape[1])) for weight in affine.weights]
+    found = charging.of(affine, box, [torch.zeros(1, weight.shape[1]) for weight in affine.weights])
+    assert (found >= gamma(many, dtype) * sum(weight.abs().sum(1) for weight in affine.weights)).all()
+    operands = [Interval(torch.full((1, gate.width), 0.5), torch.ones(1, gate.width))] * 2
+    planes = METHODS["planes"].relax(gate, *operands)
+    none, some = [torch.zeros(1, gate.width)] * 2, [torch.ones(1, gate.width)] * 2
+    lost, _ = charging.of_relaxation(gate, planes, operands, none, [False, False])
+    assert (lost >= gamma(many, dtype) * planes.lower.offset.abs()).all()
+    carried, _ = charging.of_relaxation(gate, planes, operands, some, [False, False])
+    assert (carried - lost >= 0.99 * planes.lower.slopes[0].abs()).all()
+    assert (charging.underflow(operands[0]) >= tiny(dtype) * many * operands[0].magnitude.sum(-1)).all()
