@@ -29,7 +29,7 @@ from popqorn.runs.local import Local, Processes, _context
 from popqorn.runs.plan import Plan
 from popqorn.runs.run import prepare
 from popqorn.runs.store import Row, Store, key_of
-from popqorn.runs.worker import Batch, Worker
+from popqorn.runs.worker import Batch, Worker, without
 
 CLASSES, FRAMES, FEATURES = 3, 4, 2
 MANY = Plan(norm=2.0, batch=5)
@@ -67,8 +67,9 @@ def test_rows_are_what_the_library_says(folder: Path, tmp_path: Path) -> None:
     assert [row["status"] for row in found] == [status.name.lower() for status in proven.status]
     assert "misclassified" in {row["status"] for row in found}
     held = rows(popqorn.run(*given(folder), replace(plan, command="verify", eps=0.05), store=tmp_path / "s"))
-    proven_at = popqorn.verify(model, inputs, 0.05, labels=labels, norm=2.0).certified.tolist()
-    assert [row["radius"] > 0 for row in held] == proven_at
+    proven_at = popqorn.verify(model, inputs, 0.05, labels=labels, norm=2.0)
+    assert [row["radius"] > 0 for row in held] == proven_at.certified.tolist()
+    assert [row["margin"] for row in held] == pytest.approx(proven_at.margins.amin(-1).tolist(), rel=1e-6)
     both = rows(popqorn.run(*given(folder), replace(plan, command="bracket"), store=tmp_path / "s"))
     reached = rows(popqorn.run(*given(folder), replace(plan, command="attack"), store=tmp_path / "s"))
     assert all(row["radius"] <= row["attacked"] for row in both if row["status"] == "certified")
@@ -85,6 +86,15 @@ def test_frames_of_both_sides(folder: Path, tmp_path: Path) -> None:
             assert all(low <= high for low, high in zip(row["frames"], row["frames_attacked"], strict=True))
             assert row["radius"] == min(row["frames"])
     assert any(row["status"] != "misclassified" for row in found)
+
+
+def test_parts_of_a_batch_keep_their_inputs_and_labels() -> None:
+    inputs = tuple(torch.full((2, 2), float(value)) for value in range(3))
+    batch = Batch(("a", "b", "c"), (4, 5, 6), inputs, (0, 1, 2))
+    left, one = without(batch, {"a"}), batch.one(2)
+    assert (left.keys, left.samples, left.labels) == (("b", "c"), (5, 6), (1, 2))
+    assert [float(each[0, 0]) for each in left.inputs] == [1, 2]
+    assert (one.keys, one.samples, one.labels, float(one.inputs[0][0, 0])) == (("c",), (6,), (2,), 2)  # type: ignore[index]
 
 
 def test_a_run_goes_on_where_it_was_and_repeats_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from popqorn.runs.export import export
-from popqorn.runs.store import VERSION, Store, key_of
+from popqorn.runs.store import AT_ONCE, VERSION, Store, key_of
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
@@ -38,6 +38,13 @@ def test_failures_are_tried_again_and_replace_nothing(tmp_path: Path) -> None:
     store.add([("b", {"status": "failed"}), ("a", {"status": "certified", "radius": 2.0})])
     store.plan("run", [({"sample": 0}, "a"), ({"sample": 1}, "b")])
     assert [row["radius"] for row in store.rows("run")] == [2.0, 1.0]
+
+
+def test_many_keys_are_asked_about_in_parts(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s.sqlite")
+    keys = [f"{place}" for place in range(2 * AT_ONCE + 1)]
+    store.add((key, {"status": "certified"}) for key in keys)
+    assert store.done(keys) == set(keys)
 
 
 def test_the_newest_run_comes_first(tmp_path: Path) -> None:
