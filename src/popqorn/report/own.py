@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -37,7 +38,7 @@ def report(found: Evidence, require: float | None = None) -> Report:
     if not found.certified:
         raise ValueError("the store holds no certified radii of this model; run `popqorn certify` or `bracket` first")
     return Report(
-        title=f"Robustness of {found.about['model']}",
+        title=f"Robustness of {Path(found.about['model']).name}",
         lead=_verdict(found, require),
         facts=_facts(found, require),
         sections=[
