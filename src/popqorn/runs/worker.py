@@ -69,14 +69,15 @@ class Worker:
 
     def begun(self, inputs: Sequence[Sample]) -> "Worker":
         """The same, knowing which model it must be, by the first of the inputs for which the model can be read."""
+        model = self._given
         failure: Exception = ValueError("data holds no sample that can be read; pass some")
         for probe in _probes(inputs):
             try:
-                found = replace(self, probe=probe, expected=identity(self.model, self._given, probe))
+                found = replace(self, probe=probe, expected=identity(self.model, model, probe))
             except Exception as error:  # also of the user's own code
                 failure = error
                 continue
-            found.__dict__["_given"] = self._given
+            found.__dict__["_given"] = model
             return found
         raise failure
 
