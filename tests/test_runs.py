@@ -152,6 +152,9 @@ def test_meeting_a_requirement(folder: Path, tmp_path: Path) -> None:
         store.add([("a", {"status": status, "radius": 1.0})])
         store.add([("b", {"status": "certified", "radius": 1.0})])
         assert popqorn.Run(store, "run", {}).meets(1.0) == meets, status
+    store.add([("a", {"status": "certified", "radius": math.nan})])
+    assert not popqorn.Run(store, "run", {}).meets(0.0), "what is no number proves nothing"
+    store.add([("a", {"status": "certified", "radius": 1.0})])
     store.plan("run", [({"sample": 2}, "c")])
     assert not popqorn.Run(store, "run", {}).meets(0.0), "one is missing"
     inputs[3, 0, 0] = math.nan
